@@ -191,7 +191,7 @@ fn quotient(present: &[Hash128], absent: &[Hash128]) {
     sorted.sort_unstable();
     let build = median(present.len(), || {
         let fingerprints = sorted.iter().map(|&hash| {
-            let (quotient, remainder) = filter.look(|filter| filter.address(hash));
+            let (quotient, remainder) = filter.with(|filter| filter.address(hash));
             (quotient, remainder, 1)
         });
         drop(black_box(Quotient::from_sorted(quotients, 8, fingerprints).unwrap()));

@@ -1,5 +1,5 @@
-//! Memory and bit tricks shared by the kernels: the buffer that a filter lives in, range
-//! reduction, select, prefetch.
+//! Memory and bit tricks shared by the kernels: the buffer of a filter, range reduction, select,
+//! prefetch.
 
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
@@ -10,17 +10,18 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A cache line: what a blocked kernel touches per key, and the alignment of every buffer.
+/// A cache line: the unit that a blocked kernel accesses per key, and the alignment of every
+/// buffer.
 pub const LINE: usize = 64;
 
 /// Bytes aligned to a cache line: allocated here, or inside a private mapping of a file.
 ///
 /// The memory is zeroed or mapped, never uninitialized, and stays in place until drop.
 ///
-/// A kernel chooses one of two ways to share it between threads. Either all of it is behind a lock, and
-/// readers and the writer use slices. Or readers run beside the writer: then both use
-/// [`Buffer::words`] or [`Buffer::lines`] alone, and take a slice only while the writer is locked out
-/// (to save or copy the filter), which others may read atomically meanwhile.
+/// A kernel shares it between threads in one of two ways. Either all of it is behind a lock, and
+/// readers and the writer use slices. Or readers run beside the writer: then both use only
+/// [`Buffer::words`] or [`Buffer::lines`], and take a slice only while the writer is locked out (to
+/// save or copy the filter); others may then still read atomically.
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
@@ -29,7 +30,7 @@ pub struct Buffer {
 
 enum Owner {
     Allocated(Layout),
-    /// Whole pages of its own, this many bytes of them.
+    /// Pages of its own, this many bytes.
     #[cfg(target_os = "linux")]
     Pages(usize),
     /// Keeps a mapping alive; never read.
@@ -43,7 +44,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// `len` zero bytes, or [`Error::Memory`] where the machine does not have them.
+    /// `len` zero bytes, or [`Error::Memory`] if they cannot be allocated.
     pub fn zeroed(len: usize) -> Result<Buffer> {
         let refused = || Error::Memory(format!("cannot allocate {len} bytes for the filter"));
         let layout = Layout::from_size_align(len.max(1), LINE).map_err(|_| refused())?;
@@ -78,24 +79,25 @@ impl Buffer {
         Buffer { start, len, owner: Owner::Mapping(mapping) }
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the bytes are in the mapping of a file, where whoever writes to the file may change
-    /// them until they are written to here.
+    /// Whether the bytes are in the mapping of a file, where a process that writes to the file may
+    /// change them until they are written to here.
     pub fn is_mapped(&self) -> bool {
         matches!(self.owner, Owner::Mapping(_))
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes. Of a kernel that writes through [`Buffer::words`], only while its writer is locked out.
+    /// The bytes. If the kernel writes through [`Buffer::words`], only while its writer is locked
+    /// out.
     #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `start` points to `len` initialized bytes for as long as self lives, which nobody
@@ -103,14 +105,14 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// The bytes, to change.
+    /// The bytes, mutable.
     #[inline(always)]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as for `as_slice`; `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// The whole 64-bit words, for kernels whose readers run beside one writer.
+    /// The complete 64-bit words, for kernels whose readers run beside one writer.
     #[inline(always)]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: aligned to 64 bytes, and AtomicU64 has the layout of u64. Such kernels write to the
@@ -118,15 +120,15 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len / 8) }
     }
 
-    /// The whole cache lines.
+    /// The complete cache lines.
     #[inline(always)]
     pub fn lines(&self) -> &[[AtomicU64; LINE / 8]] {
         self.words().as_chunks().0
     }
 
-    /// Reads through words, as far as there are any: they are in the cache then. The processor sees
-    /// where this leads, and is several times as fast as with lines that are prefetched one by one.
-    pub fn read_through(&self, words: Range<usize>) {
+    /// Reads words, as far as they exist, to bring them into the cache. Sequential reads are
+    /// recognized by the processor, and several times as fast as prefetching lines one by one.
+    pub fn preload(&self, words: Range<usize>) {
         let all = self.words();
         let words = &all[words.start.min(all.len())..words.end.min(all.len())];
         let lines = words.iter().step_by(LINE / 8);
@@ -160,7 +162,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Where one of `parts` equal parts of `0..n` begins.
+/// The start of one of `parts` equal parts of `0..n`.
 pub fn share(n: u64, part: usize, parts: usize) -> u64 {
     (u128::from(n) * part as u128 / parts as u128) as u64
 }
@@ -221,12 +223,12 @@ pub fn prefetch<T>(place: *const T) {
     let _ = place;
 }
 
-/// Types of which zero bytes are a value.
+/// Types for which zero bytes are a valid value.
 ///
 /// # Safety
 /// All bits zero must be a valid value of the type.
 pub unsafe trait Zero: Copy {}
-// SAFETY: numbers, or made of them.
+// SAFETY: numbers, or made of numbers.
 unsafe impl Zero for u8 {}
 // SAFETY: as above.
 unsafe impl Zero for u16 {}
@@ -237,9 +239,9 @@ unsafe impl Zero for u64 {}
 // SAFETY: as above.
 unsafe impl Zero for Hash128 {}
 
-/// Zeros to build with, or [`Error::Memory`] where the machine does not have this many. They are not
-/// touched before they are used, and large ones lie on huge pages where the system has them: both
-/// were a third of the time that it took to drop repetitions.
+/// Zeros to build with, or [`Error::Memory`] if they cannot be allocated. They are not touched
+/// before they are used, and large ones are on huge pages if available: both were a third of the
+/// time of removing repetitions.
 pub fn zeros<T: Zero>(len: usize) -> Result<Vec<T>> {
     let bytes = len.saturating_mul(size_of::<T>());
     let refused = || Error::Memory(format!("cannot allocate {bytes} bytes to build the filter"));
@@ -251,12 +253,12 @@ pub fn zeros<T: Zero>(len: usize) -> Result<Vec<T>> {
     let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?.as_ptr();
     prefer_huge_pages(start, bytes);
     // SAFETY: allocated by the global allocator with the layout of `len` items, each of them zero
-    // bytes, which `Zero` says are a value.
+    // bytes, which `Zero` says are a valid value.
     Ok(unsafe { Vec::from_raw_parts(start.cast(), len, len) })
 }
 
-/// Requests huge pages for a memory that was not touched yet: one entry of the TLB then covers
-/// 2 MiB of it, and the first touch of as much is one fault instead of 512.
+/// Requests huge pages for memory that was not touched yet: one TLB entry then covers 2 MiB of it,
+/// and its first touch is one fault instead of 512.
 fn prefer_huge_pages(start: *mut u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     huge::prefer(start, bytes);
@@ -289,24 +291,24 @@ mod huge {
         fn munmap(start: *mut c_void, len: usize) -> c_int;
     }
 
-    /// Requests huge pages for those parts of a memory that can be one.
+    /// Requests huge pages for the parts of a memory that can be one.
     pub fn prefer(start: *mut u8, bytes: usize) {
         let skipped = start.addr().next_multiple_of(PAGE) - start.addr();
         let whole = bytes.saturating_sub(skipped) / PAGE * PAGE;
         if whole > 0 {
-            // SAFETY: a hint about memory that is ours, which changes no content; where it is
-            // refused all stays as it was.
+            // SAFETY: a hint about our own memory, which changes no content; if it is refused,
+            // nothing changes.
             unsafe { madvise(start.wrapping_add(skipped).cast(), whole, MADV_HUGEPAGE) };
         }
     }
 
-    /// Zeros that begin at a huge page, and how many bytes were mapped for them. The allocator would
-    /// begin anywhere and might hand out memory again that lies on small pages, which it keeps: of shards
-    /// of 3 MB a third was on huge pages.
+    /// Zeros that begin at a huge page, and the number of bytes mapped for them. The allocator
+    /// would begin anywhere, and might reuse memory on small pages: of shards of 3 MB only a third
+    /// was on huge pages.
     pub fn pages(len: usize) -> Option<(NonNull<u8>, usize)> {
         let mapped = len.checked_next_multiple_of(SMALL_PAGE)?;
         let all = mapped.checked_add(PAGE)?;
-        // SAFETY: new memory, at a place that the system chooses.
+        // SAFETY: new memory, at an address chosen by the system.
         let start = unsafe { mmap(null_mut(), all, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0) };
         if start.addr() == usize::MAX {
             return None;
@@ -316,7 +318,7 @@ mod huge {
         let first = start.wrapping_add(before);
         for (unused, len) in [(start, before), (first.wrapping_add(mapped), PAGE - before)] {
             if len > 0 {
-                // SAFETY: whole pages of the mapping that nobody has seen.
+                // SAFETY: pages of the mapping that nobody has seen.
                 unsafe { munmap(unused.cast(), len) };
             }
         }
@@ -324,10 +326,10 @@ mod huge {
         NonNull::new(first).map(|first| (first, mapped))
     }
 
-    /// Gives back what [`pages`] mapped.
+    /// Unmaps memory of [`pages`].
     ///
     /// # Safety
-    /// `start` and `mapped` must be from [`pages`], and the memory not be used any more.
+    /// `start` and `mapped` must be from [`pages`], and the memory must no longer be used.
     pub unsafe fn free(start: NonNull<u8>, mapped: usize) {
         // SAFETY: as the caller promises.
         unsafe { munmap(start.as_ptr().cast(), mapped) };
@@ -361,9 +363,9 @@ mod tests {
         }
     }
 
-    /// Of less than a huge page, of one and of a few with a rest.
+    /// Less than a huge page, one, and a few with a remainder.
     #[test]
-    fn buffers_are_zeros_of_their_own() {
+    fn buffers_are_zeroed_and_separate() {
         for len in [0, 1, 100, (1 << 21) - 1, 1 << 21, 5_000_003] {
             let mut buffer = Buffer::zeroed(len).unwrap();
             assert_eq!((buffer.len(), buffer.start.as_ptr() as usize % LINE), (len, 0));

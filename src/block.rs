@@ -1,12 +1,12 @@
-//! One cache line as a tiny Bloom filter: what a blocked filter reads or writes per key.
+//! One cache line as a tiny Bloom filter: the unit that a blocked filter reads or writes per key.
 //!
 //! A line is eight words of 64 bits. A key with k ≤ 8 probes sets one bit in each of k words: the
 //! three top bits of `lo` choose the first word s, the words s, s+1, …, s+k−1 (mod 8) take part,
 //! and the bit within word w is six bits of `lo`, from bit 6·w on. For k > 8 there are whole
 //! rounds over all eight words before that, each with a remix of `lo`.
 //!
-//! So a key is a mask of 512 bits, made and compared eight words at once where the processor has
-//! AVX2. One bit per word rather than k bits anywhere costs little of the rate, which
+//! A key is thus a mask of 512 bits, computed and compared eight words at a time if the processor
+//! has AVX2. One bit per word rather than k bits anywhere costs little of the rate, which
 //! `planning/bloom.py` computes exactly.
 
 use crate::bits::{LINE, prefetch, reduce};
@@ -50,7 +50,7 @@ impl Prober {
         Prober { full_rounds: full_rounds as u64, last_round, wide }
     }
 
-    /// Where the bits of a round come from.
+    /// The source of the bits of a round.
     #[inline(always)]
     fn source(lo: u64, round: u64) -> u64 {
         if round == 0 { lo } else { mix13(lo.wrapping_add(round)) }
@@ -101,8 +101,8 @@ impl Prober {
         hashes.iter().take(AHEAD).for_each(|hash| prefetch(line(lines, hash)));
     }
 
-    /// Sets the bits of each hash in its line; how many hashes brought a new bit. For the only
-    /// writer of these lines.
+    /// Sets the bits of each hash in its line, and returns how many hashes set a new bit. Requires
+    /// that no other thread writes to these lines.
     pub fn set(&self, lines: &[Line], hashes: &[Hash128]) -> u64 {
         #[cfg(target_arch = "x86_64")]
         if self.wide {
@@ -123,7 +123,7 @@ impl Prober {
         before * by_first_word.sum::<f64>() / WORDS as f64
     }
 
-    /// The probability that a key leaves a given bit of its line alone.
+    /// The probability that a key does not set a given bit of its line.
     pub fn miss(&self) -> f64 {
         let rest = self.last_round[0].iter().filter(|part| **part != 0).count();
         let last = 1.0 - rest as f64 / (WORDS * 64) as f64;

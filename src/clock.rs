@@ -1,7 +1,7 @@
-//! The clock of leases and deadlines: nanoseconds that never step, and that on Linux go on while the
-//! machine sleeps. It begins anew with each boot.
+//! The clock of leases and deadlines: nanoseconds that never jump and that, on Linux, include the
+//! time that the machine was suspended. It starts at each boot.
 
-/// The time now.
+/// The current time.
 #[cfg(target_os = "linux")]
 #[inline]
 pub fn now() -> u64 {
@@ -15,12 +15,12 @@ pub fn now() -> u64 {
     }
     const CLOCK_BOOTTIME: i32 = 7;
     let mut time = Time { seconds: 0, nanoseconds: 0 };
-    // SAFETY: `time` is what the function writes to. It fails only for a clock that does not exist.
+    // SAFETY: the function writes to `time`. It fails only for a clock that does not exist.
     unsafe { clock_gettime(CLOCK_BOOTTIME, &raw mut time) };
     (time.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds as u64)
 }
 
-/// The time now.
+/// The current time.
 #[cfg(not(target_os = "linux"))]
 pub fn now() -> u64 {
     use std::sync::OnceLock;

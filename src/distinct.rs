@@ -1,8 +1,8 @@
 //! Distinct hashes, in the order of their high bits.
 //!
-//! `build` removes duplicate keys, and wants hashes near each other in the table to come one
-//! after the other. Both are had by splitting the hashes by their top bits into partitions that
-//! fit a core's cache, then looking for repetitions within each.
+//! `build` removes duplicate keys, and needs hashes that are close in the table one after the
+//! other. Both are achieved by splitting the hashes by their top bits into partitions that fit a
+//! core's cache, then searching each for repetitions.
 
 mod repeats;
 
@@ -12,12 +12,13 @@ use crate::hash::Hash128;
 use repeats::{Repeats, deduplicate, find};
 use std::ops::Range;
 
-/// Hashes per partition aimed at: up to 16,384 of 16 bytes, with their lookup table, fit 512 KiB.
+/// Target number of hashes per partition: up to 16,384 of 16 bytes, with their lookup table, fit
+/// 512 KiB.
 const PER_PARTITION: usize = 1 << 14;
 /// More partitions than this would thrash the TLB while they are filled.
 const MAX_PARTITIONS: usize = 1 << 12;
 
-/// What is partitioned: a hash, or all that is needed of it.
+/// The items that are partitioned: hashes, or a part of them.
 pub trait Item: Zero {
     /// The half that chooses a partition.
     fn high(&self) -> u64;
@@ -38,35 +39,38 @@ impl Item for u64 {
     }
 }
 
-/// One partition of this many tells whether hashes seem to be repeated.
+/// One partition in this many is sampled to see whether hashes seem to be repeated.
 const SAMPLED: usize = 32;
 
 /// Collects hashes by partition; one per thread, joined by [`Distinct::new`].
 pub struct Partitions<T: Item = Hash128> {
-    /// Every partition's hashes, one after the other, each with the same room.
+    /// The hashes of all partitions, one partition after the other, each with the same capacity.
     hashes: Vec<T>,
-    room: usize,
+    partition_capacity: usize,
     lengths: Vec<usize>,
-    /// What a partition has no room for: only keys that are repeated often, or not uniform, get here.
+    /// Hashes that do not fit their partition: only if keys are repeated often, or hashes are not
+    /// uniform.
     overflow: Vec<Vec<T>>,
-    /// Whether there was no memory for some of that.
+    /// Whether memory for some of these was missing.
     lost: bool,
     shift: u32,
 }
 
 impl<T: Item> Partitions<T> {
-    /// Room for about `expected` hashes in all, of which `share` will come to this one; or
-    /// [`Error::Memory`] where the machine has not that much.
+    /// With capacity for about `expected` hashes in total, of which `share` will be added here; or
+    /// [`Error::Memory`] if that cannot be allocated.
     pub fn new(expected: usize, share: usize) -> Result<Partitions<T>> {
         let count = (expected / PER_PARTITION).next_power_of_two().min(MAX_PARTITIONS);
-        // Partition sizes vary like a binomial: five standard deviations are next to never left.
+        // Partition sizes vary like a binomial: five standard deviations are hardly ever exceeded.
         let mean = share.div_ceil(count);
-        let room = if count == 1 { share } else { mean + 5 * (mean as f64).sqrt() as usize };
-        let hashes = zeros(count.saturating_mul(room)).map_err(|_| no_memory(share))?;
+        let partition_capacity =
+            if count == 1 { share } else { mean + 5 * (mean as f64).sqrt() as usize };
+        let hashes =
+            zeros(count.saturating_mul(partition_capacity)).map_err(|_| no_memory(share))?;
         let overflow = vec![Vec::new(); count];
         Ok(Partitions {
             hashes,
-            room,
+            partition_capacity,
             lengths: vec![0; count],
             overflow,
             lost: false,
@@ -74,18 +78,18 @@ impl<T: Item> Partitions<T> {
         })
     }
 
-    /// Takes hashes in.
+    /// Adds hashes.
     pub fn extend(&mut self, hashes: &[T]) {
         self.extend_from(hashes.iter().copied());
     }
 
-    /// Takes hashes in, one by one.
+    /// Adds hashes one by one.
     pub fn extend_from(&mut self, hashes: impl Iterator<Item = T>) {
         for hash in hashes {
             let at = partition_of(hash.high(), self.shift);
             let length = self.lengths[at];
-            if length < self.room {
-                self.hashes[at * self.room + length] = hash;
+            if length < self.partition_capacity {
+                self.hashes[at * self.partition_capacity + length] = hash;
                 self.lengths[at] = length + 1;
             } else if self.overflow[at].try_reserve(1).is_ok() {
                 self.overflow[at].push(hash);
@@ -95,7 +99,7 @@ impl<T: Item> Partitions<T> {
         }
     }
 
-    /// How many hashes, repetitions included.
+    /// The number of hashes, repetitions included.
     fn len(&self) -> usize {
         let overflow: usize = self.overflow.iter().map(Vec::len).sum();
         self.lengths.iter().sum::<usize>() + overflow
@@ -103,32 +107,33 @@ impl<T: Item> Partitions<T> {
 
     /// All hashes of a partition, in two parts.
     fn partition(&self, at: usize) -> [&[T]; 2] {
-        [&self.hashes[at * self.room..][..self.lengths[at]], &self.overflow[at]]
+        [&self.hashes[at * self.partition_capacity..][..self.lengths[at]], &self.overflow[at]]
     }
 }
 
-/// High halves of hashes, as threads collected them (each with the same `expected`): repetitions are
-/// still among them.
+/// High halves of hashes, as collected by threads (each with the same `expected`), still with
+/// repetitions.
 pub struct Highs(Vec<Partitions<u64>>);
 
 impl Highs {
-    /// Of at least one thread, and all that it collected, or `None`.
+    /// From the collections of at least one thread; `None` if one lost hashes.
     pub fn new(collected: Vec<Partitions<u64>>) -> Option<Highs> {
         let whole = !collected.is_empty() && !collected.iter().any(|from| from.lost);
         whole.then_some(Highs(collected))
     }
 
-    /// How many, repetitions included.
+    /// Their number, repetitions included.
     pub fn len(&self) -> usize {
         self.0.iter().map(Partitions::len).sum()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether some partitions have repetitions: of few in all of them, there may be none.
+    /// Whether sampled partitions have repetitions; if only few hashes are repeated, the sample may
+    /// have none.
     pub fn seem_repeated(&self) -> bool {
         (0..self.0[0].lengths.len()).step_by(SAMPLED).any(|at| {
             let mut sorted =
@@ -138,7 +143,7 @@ impl Highs {
         })
     }
 
-    /// The partitions with those in `first..=last`, and some beside them.
+    /// The partitions with high halves in `first..=last`, and some next to them.
     pub fn overlapping(&self, first: u64, last: u64) -> impl Iterator<Item = &[u64]> {
         let of = |high| partition_of(high, self.0[0].shift);
         (of(first)..=of(last)).flat_map(|at| self.0.iter().flat_map(move |from| from.partition(at)))
@@ -156,14 +161,14 @@ fn no_memory(count: usize) -> Error {
 /// A set of distinct hashes, partitioned by their high bits.
 pub struct Distinct {
     hashes: Vec<Hash128>,
-    /// Where in `hashes` each partition is.
+    /// The range of each partition in `hashes`.
     partitions: Vec<Range<usize>>,
     shift: u32,
     len: usize,
 }
 
 impl Distinct {
-    /// Joins what threads collected (each with the same `expected`) and drops repetitions, using
+    /// Joins the collections of threads (each with the same `expected`) and removes repetitions, on
     /// up to `threads` threads.
     pub fn new(mut collected: Vec<Partitions>, threads: usize) -> Result<Distinct> {
         if collected.is_empty() {
@@ -173,14 +178,15 @@ impl Distinct {
             return Err(no_memory(collected.iter().map(Partitions::len).sum()));
         }
         let first = &collected[0];
-        let (shift, room, count) = (first.shift, first.room, first.lengths.len());
+        let (shift, partition_capacity, count) =
+            (first.shift, first.partition_capacity, first.lengths.len());
         let in_place = collected.len() == 1 && first.overflow.iter().all(Vec::is_empty);
         let length = |at: usize| -> usize {
             collected.iter().flat_map(|from| from.partition(at)).map(<[Hash128]>::len).sum()
         };
         let mut end = 0;
         let place = |at: usize| {
-            let start = if in_place { at * room } else { end };
+            let start = if in_place { at * partition_capacity } else { end };
             end = start + length(at);
             start..end
         };
@@ -210,12 +216,12 @@ impl Distinct {
         Ok(Distinct { hashes, partitions, shift, len })
     }
 
-    /// How many distinct hashes.
+    /// The number of distinct hashes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -225,13 +231,13 @@ impl Distinct {
         self.partitions.iter().map(|range| &self.hashes[range.clone()])
     }
 
-    /// The partitions with hashes whose `hi` is in `first..=last`, and some beside them.
+    /// The partitions with hashes whose `hi` is in `first..=last`, and some next to them.
     pub fn overlapping(&self, first: u64, last: u64) -> impl Iterator<Item = &[Hash128]> {
         let (first, last) = (partition_of(first, self.shift), partition_of(last, self.shift));
         self.partitions[first..=last].iter().map(|range| &self.hashes[range.clone()])
     }
 
-    /// The hashes that `keep` leaves of each partition, on up to `threads` threads.
+    /// The hashes of each partition that `keep` keeps, on up to `threads` threads.
     pub fn filtered(
         &self,
         threads: usize,
@@ -270,7 +276,7 @@ impl Distinct {
         Distinct { hashes, partitions, shift: self.shift, len }
     }
 
-    /// What `map` makes of each hash, as a set of its own.
+    /// A new set with `map` applied to each hash.
     pub fn mapped(&self, threads: usize, map: impl Fn(Hash128) -> Hash128) -> Result<Distinct> {
         let mut partitions = Partitions::new(self.len, self.len)?;
         for part in self.partitions() {
@@ -279,7 +285,7 @@ impl Distinct {
         Distinct::new(vec![partitions], threads)
     }
 
-    /// Those of the hashes that are not among `others`.
+    /// The hashes that are not among `others`.
     pub fn without(&self, others: &Distinct, threads: usize) -> Distinct {
         self.filtered(threads, |partition| {
             let (first, last) = (partition.iter().min(), partition.iter().max());
@@ -305,8 +311,8 @@ impl Distinct {
     }
 }
 
-/// Brings the partitions from number `first` on together in `hashes`, which begin at `offset` of
-/// all, unless they are there already; then drops repetitions from each.
+/// Copies the partitions from number `first` on into `hashes`, which begin at `offset` of all,
+/// unless they are already there; then removes repetitions from each.
 fn join(
     sources: &[Partitions],
     first: usize,
@@ -331,7 +337,7 @@ mod tests {
     use super::*;
     use crate::hash::Hasher;
 
-    /// Also where one partition gets far more than its share, or one hash is all there is.
+    /// Even if one partition gets far more than its share, or all hashes are equal.
     #[test]
     fn keeps_each_hash_once_in_partition_order() {
         let hasher = Hasher::seeded(0);

@@ -3,7 +3,7 @@
 use std::io;
 use thiserror::Error;
 
-/// What a kernel can refuse to do. The message is a sentence to a person.
+/// The reason why a kernel refuses an operation. The message is a sentence to a person.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum Error {
     /// Bytes that are not, or no longer, a filter.
@@ -12,19 +12,19 @@ pub enum Error {
     /// Two filters that cannot be combined.
     #[error("{0}")]
     Incompatible(String),
-    /// No room for another key; the filter is unchanged.
+    /// Another key does not fit; the filter is unchanged.
     #[error("{0}")]
     Capacity(String),
-    /// A parameter outside what the structure supports.
+    /// A parameter that the structure does not support.
     #[error("{0}")]
     Parameter(String),
-    /// Memory that the machine does not have.
+    /// Memory could not be allocated.
     #[error("{0}")]
     Memory(String),
     /// A key that is surely not stored.
     #[error("{0}")]
     Absent(String),
-    /// A file that cannot be read or written: the error number of the system, and its text.
+    /// A file that cannot be read or written: the system's error number and text.
     #[error("{1}")]
     Os(i32, String),
 }
@@ -41,7 +41,7 @@ impl From<io::Error> for Error {
 /// The result of every kernel operation that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Whether a removal found what it was to remove.
+/// Whether a removal found its key.
 pub fn was_there(removed: Result<()>) -> Result<bool> {
     match removed {
         Ok(()) => Ok(true),

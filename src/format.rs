@@ -54,10 +54,10 @@ pub const SECTION_SELECTORS: u32 = 4;
 /// Section type: the hashes of stored keys, 16 bytes each.
 pub const SECTION_HASHES: u32 = 5;
 
-/// Section type: a plan, as JSON, that kernels keep and do not read.
+/// Section type: a plan as JSON, which kernels keep and do not read.
 pub const SECTION_PLAN: u32 = 6;
 
-/// Section type: a frame in a container. Its checksum is that of the inner header.
+/// Section type: a frame in a container. Its checksum is the checksum of the inner header.
 pub const SECTION_CONTAINED: u32 = 7;
 
 /// Section type: a JSON document of a container.
@@ -78,27 +78,27 @@ pub const SECTION_SIGNATURE: u32 = OPTIONAL | 2;
 /// Section type, reserved: the difference to another version of the content.
 pub const SECTION_DELTA: u32 = OPTIONAL | 3;
 
-/// What every frame says of its filter, whatever the kind.
+/// The fields that every frame has, regardless of the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Which structure; see [`crate::kinds`].
+    /// The kind of structure; see [`crate::kinds`].
     pub kind: u16,
     /// The hash family, [`crate::hash::HASH_SEEDED`] or [`crate::hash::HASH_KEYED`].
     pub hash: u16,
     /// The seed, or the identifier of the secret key.
     pub tag: u64,
-    /// How many keys the filter says it holds.
+    /// The number of keys in the filter.
     pub count: u64,
-    /// How many keys it was planned for.
+    /// The number of keys that it was planned for.
     pub capacity: u64,
     /// Sizes and shape, by kind.
     pub parameters: Vec<u64>,
 }
 
-/// One stretch of bytes in a frame.
+/// A section: a range of bytes in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section<'a> {
-    /// What it holds, [`SECTION_BITS`] and so on.
+    /// Its content type: [`SECTION_BITS`] and so on.
     pub kind: u32,
     /// log2 of the bytes per separately checked piece, or 0.
     pub piece: u32,
@@ -112,7 +112,7 @@ impl Section<'_> {
         Part { kind: self.kind, piece: self.piece, offset: 0, length, checksum }
     }
 
-    /// The checksum in the table, of a section without pieces.
+    /// The checksum in the section table, for a section without pieces.
     fn checksum(&self) -> u64 {
         match (self.kind, header_size(self.bytes)) {
             (SECTION_CONTAINED, Ok(size)) if size <= self.bytes.len() as u64 => {
@@ -123,18 +123,19 @@ impl Section<'_> {
     }
 }
 
-/// A section as the table names it: where it is, not what is there.
+/// An entry of the section table: the position of a section, without its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What it holds, as in [`Section`].
+    /// Its content type, as in [`Section`].
     pub kind: u32,
     /// As in [`Section`].
     pub piece: u32,
-    /// Where it begins; [`header`] finds that itself.
+    /// Its offset; [`header`] computes it.
     pub offset: u64,
-    /// How many bytes.
+    /// Its length in bytes.
     pub length: u64,
-    /// XXH3-64 of it, of the list of its pieces, or of the header of the frame that it contains.
+    /// XXH3-64 of the section, of the list of its pieces, or of the header of the frame that it
+    /// contains.
     pub checksum: u64,
 }
 
@@ -200,20 +201,19 @@ pub fn header(head: &Head, parts: &[Part]) -> Vec<u8> {
     header
 }
 
-/// Reads a frame that must be the whole of `bytes`. Nothing is allocated beyond the header's own
-/// parameters, whose number is checked against the bytes that are there.
-/// Optional sections are checked and left out.
+/// Reads a frame that must be all of `bytes`. Only the parameters of the header are allocated, and
+/// their number is checked against the available bytes. Optional sections are checked and left out.
 pub fn read(bytes: &[u8]) -> Result<(Head, Vec<Section<'_>>)> {
     read_frame(bytes, true)
 }
 
-/// Containers hold frames, but no containers: bytes must not choose how deep this recurses.
+/// Containers hold frames, but no containers, so that bytes cannot choose the depth of recursion.
 fn read_frame(bytes: &[u8], may_contain: bool) -> Result<(Head, Vec<Section<'_>>)> {
     let (head, parts, header_end) = read_header(bytes, bytes.len() as u64)?;
     Ok((head, read_sections(bytes, &parts, header_end, may_contain)?))
 }
 
-/// The bytes of the header that begins with these bytes, at least 56.
+/// The size of the header that begins with these bytes, at least 56.
 pub fn header_size(bytes: &[u8]) -> Result<u64> {
     let header = Reader::after_magic(bytes)?;
     let (sections, parameters) =
@@ -223,13 +223,13 @@ pub fn header_size(bytes: &[u8]) -> Result<u64> {
     Ok((FIXED + ENTRY * usize::from(sections) + 8) as u64 + parameters)
 }
 
-/// The length of the frame whose header begins with these bytes, as the header states it.
+/// The length of the frame as stated by the header that begins with these bytes.
 pub fn stated_length(bytes: &[u8]) -> Result<u64> {
     Reader { at: 40, ..Reader::after_magic(bytes)? }.long()
 }
 
-/// Reads the header of a frame of `length` bytes from those at its beginning: what it says, its
-/// parts, all of which lie within the frame in order, and where the header ends.
+/// Reads the header of a frame of `length` bytes from its first bytes; returns its fields, its
+/// parts, which lie within the frame in order, and the end of the header.
 pub fn read_header(bytes: &[u8], length: u64) -> Result<(Head, Vec<Part>, usize)> {
     let mut header = Reader::after_magic(bytes)?;
     let (kind, hash, sections) = (header.short()?, header.short()?, usize::from(header.short()?));
@@ -290,7 +290,7 @@ fn read_sections<'a>(
         }
         let has_list = sections.last().is_some_and(|last| last.kind == SECTION_PIECES);
         if has_list != (part.piece > 0) {
-            return Err(damaged("a list of pieces is not before what it lists"));
+            return Err(damaged("a list of pieces does not precede its section"));
         }
         let section = Section { kind: part.kind, piece: part.piece, bytes: content };
         let actual = match part.piece {
@@ -318,7 +318,7 @@ fn read_sections<'a>(
         end = stop;
     }
     if sections.last().is_some_and(|last| last.kind == SECTION_PIECES) {
-        return Err(Error::Format("the frame is damaged: a list of pieces lists nothing".into()));
+        return Err(Error::Format("the frame is damaged: a list of pieces has no section".into()));
     }
     sections.retain(|section| section.kind != SECTION_PIECES && section.kind & OPTIONAL == 0);
     Ok(sections)
@@ -328,7 +328,7 @@ fn header_length(parameters: usize, sections: usize) -> usize {
     FIXED + 8 * parameters + ENTRY * sections + 8
 }
 
-/// One XXH3-64 per piece, or nothing for a section that is checked whole.
+/// One XXH3-64 per piece; empty for a section without pieces.
 fn piece_list(section: &Section<'_>) -> Vec<u8> {
     if section.piece == 0 {
         return Vec::new();
@@ -345,7 +345,7 @@ fn truncated(have: usize, need: usize) -> Error {
     Error::Format(format!("the frame is cut short: {have} bytes of at least {need}"))
 }
 
-/// Reads numbers off a header, never past its end.
+/// Reads numbers from a header, never past its end.
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     bytes: &'a [u8],
@@ -353,7 +353,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Checks magic, version and the length of the fixed fields, and reads on from there.
+    /// Checks magic, version and the length of the fixed fields, and starts after them.
     fn after_magic(bytes: &'a [u8]) -> Result<Reader<'a>> {
         let start = &bytes[..bytes.len().min(MAGIC.len())];
         if start != &MAGIC[..start.len()] {

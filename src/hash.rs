@@ -1,4 +1,4 @@
-//! Keys to 128-bit hashes. Everything behind this file sees only hashes.
+//! Keys to 128-bit hashes. All other kernels see only hashes.
 //!
 //! `key.rs` has the plain form of every kind of key: bytes or an integer. Bytes are hashed with
 //! XXH3-128 under the seed, integers through two bijections.
@@ -6,10 +6,10 @@
 //! With a secret key both go through SipHash-2-4 with 128 bits of output, integers under a
 //! derived key so that no integer shares its hash with a byte string by construction.
 //!
-//! The integer mix: for each half of the hash, `value ^ s` with a constant `s` derived from
-//! (seed, sign, half) goes through a 64-bit bijection with full avalanche: Evensen's *moremur*
-//! for the high half, Stafford's *mix13* for the low one. So two integers of one sign never share
-//! a 128-bit hash, and what they share in one half is unrelated to the other.
+//! The integer mix: for each half of the hash, `value ^ s` with a constant `s` derived from (seed,
+//! sign, half) goes through a 64-bit bijection with full avalanche: Evensen's *moremur* for the
+//! high half, Stafford's *mix13* for the low one. So two integers of one sign never share a 128-bit
+//! hash, and their high halves are unrelated to their low halves.
 
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher as _;
@@ -29,7 +29,7 @@ pub const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 pub struct Hash128 {
     /// The half that chooses a place (block, quotient, partition).
     pub hi: u64,
-    /// The half that chooses what is written there.
+    /// The half that chooses the content written there.
     pub lo: u64,
 }
 
@@ -67,7 +67,7 @@ pub fn mix13(mut x: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub struct Hasher {
     id: u16,
-    /// The seed, or the identifier of the secret key: what a file may hold.
+    /// The seed, or the identifier of the secret key, which may be stored in a file.
     tag: u64,
     family: Family,
 }
@@ -97,12 +97,12 @@ impl Hasher {
         Hasher { id: HASH_KEYED, tag: identifier as u64, family: Family::Keyed { bytes, ints } }
     }
 
-    /// Which family: [`HASH_SEEDED`] or [`HASH_KEYED`].
+    /// The family: [`HASH_SEEDED`] or [`HASH_KEYED`].
     pub fn id(&self) -> u16 {
         self.id
     }
 
-    /// The seed of a seeded family, the key's identifier of a keyed one.
+    /// The seed of a seeded family, or the identifier of the key of a keyed one.
     pub fn tag(&self) -> u64 {
         self.tag
     }
@@ -196,7 +196,7 @@ mod tests {
     fn integer_mix_avalanches() {
         let hasher = Hasher::seeded(7);
         let trials = 4096u64;
-        // A fair coin leaves ±6 standard deviations once in 5·10⁸ of the 16,384 cells.
+        // A fair coin exceeds ±6 standard deviations once in 5·10⁸ of the 16,384 cells.
         let allowed = 6.0 * (trials as f64).sqrt() / 2.0;
         for negative in [false, true] {
             for input in 0..64 {

@@ -1,10 +1,10 @@
-//! HyperLogLog: how many distinct hashes there are, from a register per group of them (Flajolet et
+//! HyperLogLog: estimates the number of distinct hashes from one register per group (Flajolet et
 //! al. 2007).
 //!
 //! A hash falls into one of m groups, and has rank r with probability 2⁻ʳ; a register keeps the
-//! highest rank of its group. Repetitions and order change nothing. The estimate is that of Ertl
-//! (2017, algorithm 6), which has no bias for few hashes or for many; its standard deviation is
-//! 1.04/√m of the number, and less for few.
+//! highest rank of its group. Repetitions and order change nothing. The estimator is Ertl's (2017,
+//! algorithm 6), which is unbiased for small and large counts; its relative standard deviation is
+//! 1.04/√m, and less for few hashes.
 
 use crate::bits::zeros;
 use crate::error::Result;
@@ -15,7 +15,7 @@ const BITS: u32 = 17;
 const REGISTERS: usize = 1 << BITS;
 /// Bits of a hash that make its rank.
 const RANK_BITS: u32 = 64 - BITS;
-/// What an estimate falls short of the truth by less than, once in four thousand times.
+/// An estimate is lower than the truth by more than this once in four thousand times.
 pub const MARGIN: f64 = 0.01;
 
 /// A sketch of a set of hashes.
@@ -24,12 +24,12 @@ pub struct HyperLogLog {
 }
 
 impl HyperLogLog {
-    /// Of no hashes.
+    /// A sketch of the empty set.
     pub fn new() -> Result<HyperLogLog> {
         Ok(HyperLogLog { registers: zeros(REGISTERS)? })
     }
 
-    /// Takes hashes in.
+    /// Adds hashes.
     pub fn extend(&mut self, hashes: &[Hash128]) {
         for hash in hashes {
             let register = &mut self.registers[(hash.lo >> RANK_BITS) as usize];
@@ -38,14 +38,14 @@ impl HyperLogLog {
         }
     }
 
-    /// Takes in all that another has.
+    /// Adds all hashes of another sketch.
     pub fn merge(&mut self, other: &HyperLogLog) {
         for (register, other) in self.registers.iter_mut().zip(&other.registers) {
             *register = (*register).max(*other);
         }
     }
 
-    /// About how many distinct hashes it has seen.
+    /// The estimated number of distinct hashes.
     pub fn estimate(&self) -> f64 {
         let mut counts = [0.0; RANK_BITS as usize + 2];
         for &rank in &self.registers {
@@ -60,7 +60,7 @@ impl HyperLogLog {
     }
 }
 
-/// x + Σ x^(2ᵏ)·2^(k−1) over k ≥ 1: what registers that are still zero contribute.
+/// x + Σ x^(2ᵏ)·2^(k−1) over k ≥ 1: the contribution of registers that are still zero.
 fn sigma(mut x: f64) -> f64 {
     if x == 1.0 {
         return f64::INFINITY;
@@ -75,7 +75,8 @@ fn sigma(mut x: f64) -> f64 {
     sum
 }
 
-/// (1 − x − Σ (1 − x^(2^−k))²·2^−k)/3 over k ≥ 1: what registers at the highest rank contribute.
+/// (1 − x − Σ (1 − x^(2^−k))²·2^−k)/3 over k ≥ 1: the contribution of registers at the highest
+/// rank.
 fn tau(mut x: f64) -> f64 {
     if x == 0.0 || x == 1.0 {
         return 0.0;
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
     use crate::hash::Hasher;
 
-    /// Over sizes that leave most registers empty, some, and none.
+    /// Sizes that leave most, some or none of the registers empty.
     #[test]
     fn estimates_are_as_close_as_promised() {
         let sigma = 1.04 / (REGISTERS as f64).sqrt();

@@ -1,8 +1,8 @@
-//! What every structure can do for the boundary: one trait, implemented once per structure.
+//! The interface of every structure: one trait, implemented once per structure.
 //!
-//! A [`Kind`] says in data what a structure is: each module has a static of it, and `kinds.rs` lists
-//! them all. A structure that is made of others opens them through [`Opening`], so that it needs to
-//! know neither the list nor the modules of its parts.
+//! A [`Kind`] describes a structure as data: each module has a static of it, and `kinds.rs` lists
+//! them all. A structure made of others opens them through [`Opening`], so that it depends neither
+//! on the list nor on the modules of its parts.
 
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// A kind that can only be queried: its row names what else it can do.
+    /// A kind that can only be queried: its row adds other abilities.
     pub const fn new(number: u16, name: &'static str, open: Open) -> Kind {
         Kind {
             number,
@@ -60,9 +60,9 @@ impl Kind {
 /// Opens a frame, given its head and its sections.
 pub type Open = fn(&Head, &[Section<'_>], &Opening<'_>) -> Result<Arc<dyn Kernel>>;
 
-/// What it takes to open frames, nested ones included.
+/// The functions needed to open frames, nested ones included.
 pub struct Opening<'a> {
-    /// Turns the bytes of a section into the buffer to live in.
+    /// Turns the bytes of a section into a buffer.
     pub own: &'a dyn Fn(&[u8]) -> Result<Buffer>,
     /// Finds a kind by its number.
     pub kind: fn(u16) -> Option<&'static Kind>,
@@ -74,9 +74,9 @@ impl Opening<'_> {
         (self.kind_of(head)?.open)(head, sections, self)
     }
 
-    /// Opens what [`nested`] wrote, or `None` where the section is not that or of a kind that may not
-    /// be a part. Bytes must not choose how deep this recurses, so `may_be` must refuse every kind
-    /// that can hold, itself or in its parts, the kind that asks.
+    /// Opens a frame written by [`nested`], or `None` if the section is not one or its kind may not
+    /// be a part. Bytes must not choose the depth of recursion, so `may_be` must refuse every kind
+    /// that can contain, directly or in its parts, the calling kind.
     pub fn nested(
         &self,
         section: &Section<'_>,
@@ -99,13 +99,13 @@ impl Opening<'_> {
     }
 }
 
-/// What a frame holds of a structure.
+/// The content of a structure's frame.
 pub struct Content<'a> {
-    /// Sizes and shape, as [`Kind::open`] wants them back.
+    /// Sizes and shape, as [`Kind::open`] reads them.
     pub parameters: Vec<u64>,
-    /// How many keys.
+    /// The number of keys.
     pub count: u64,
-    /// Its capacity in keys, where it has one of its own.
+    /// Its capacity in keys, if it manages its own.
     pub capacity: Option<u64>,
     /// The bits.
     pub sections: Vec<Section<'a>>,
@@ -113,79 +113,80 @@ pub struct Content<'a> {
 
 /// A filter over hashes, shared between threads.
 pub trait Kernel: Any + Send + Sync {
-    /// Which structure.
+    /// Its kind.
     fn kind(&self) -> &'static Kind;
     /// Whether each hash may be in the set; `false` is certain.
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]);
-    /// How many hashes [`Kernel::contains`] likes to get at once, where there are this many.
+    /// The preferred number of hashes per call of [`Kernel::contains`].
     fn batch(&self) -> usize {
         1
     }
-    /// Where in its memory lies what each hash needs, as a share of 2⁶⁴; `false` where that is all over
-    /// the memory.
+    /// The place of each hash in its memory, as a fraction of 2⁶⁴; `false` if the places of a hash
+    /// are scattered over the memory.
     fn places(&self, _hashes: &[Hash128], _out: &mut [u64]) -> bool {
         false
     }
-    /// Reads through one of `parts` equal parts of its memory, where many places are asked for next.
-    fn read_through(&self, _part: usize, _parts: usize) {}
-    /// Prefetches what the first of these hashes need, which are queried soon.
+    /// Reads one of `parts` equal parts of its memory into the cache, before many queries of that
+    /// part.
+    fn preload(&self, _part: usize, _parts: usize) {}
+    /// Prefetches for the first of these hashes, which are queried soon.
     fn fetch(&self, _hashes: &[Hash128]) {}
-    /// [`Kernel::contains`] for one hash: the same, without what only many pay for.
+    /// [`Kernel::contains`] for one hash, without the overhead of batches.
     fn contains_one(&self, hash: Hash128) -> bool {
         let mut out = [false];
         self.contains(&[hash], &mut out);
         out[0]
     }
-    /// [`Kernel::contains_one`], or `None` where the answer would have to wait for a writer.
+    /// [`Kernel::contains_one`], or `None` if the answer would have to wait for a writer.
     fn try_contains_one(&self, hash: Hash128) -> Option<bool> {
         Some(self.contains_one(hash))
     }
-    /// How many keys it holds.
+    /// The number of keys.
     fn count(&self) -> u64;
-    /// Its capacity in keys, where it changes that itself.
+    /// Its capacity in keys, if it changes with insertions.
     fn capacity(&self) -> Option<u64> {
         None
     }
-    /// Whether it holds more than it was made for, `capacity` unless it changes that itself.
+    /// Whether it holds more keys than planned: than `capacity`, unless it manages its own.
     fn overfull(&self, capacity: u64) -> bool {
         self.count() > capacity
     }
-    /// Whether a writer would have to wait now, so that the caller should let others run.
+    /// Whether a writer would have to wait now, so that the caller should let other threads run.
     fn busy(&self) -> bool {
         false
     }
     /// The memory of the structure.
     fn size_in_bits(&self) -> u64;
-    /// The probability that a random absent key is answered "yes", given what is stored; over the
-    /// queries that it was built for, where it knows them.
+    /// The false-positive rate, given the stored keys: of random absent keys, or of the workload
+    /// that it was built for if it has one.
     fn rate(&self) -> f64;
-    /// The same for a key that it knows nothing of.
+    /// The same for a key outside the workload.
     fn unseen_rate(&self) -> f64 {
         self.rate()
     }
     /// An independent copy.
     fn copy(&self) -> Result<Arc<dyn Kernel>>;
-    /// Shows what a frame should hold, while no writer changes it. The kernel may be locked meanwhile:
-    /// a call to it from within would wait for a writer that waits for this one.
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>));
-    /// Inserts hashes: all of them, or none where it fails.
+    /// Calls `visit` with the content of a frame, while no writer changes it. The kernel may be
+    /// locked meanwhile: if `visit` calls it, the two can deadlock with a waiting writer.
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>));
+    /// Inserts hashes: all of them, or none if it fails.
     fn insert(&self, _hashes: &[Hash128]) -> Result<()> {
         Err(Error::Parameter("keys cannot be added to this filter".into()))
     }
-    /// Whether only within one call of [`Kernel::insert`] a failure leaves no trace; otherwise
-    /// removing what earlier calls inserted undoes them.
+    /// Whether a failure can be undone only within one call of [`Kernel::insert`]; otherwise
+    /// removing the keys of earlier calls undoes them.
     fn inserts_at_once(&self) -> bool {
         false
     }
-    /// Inserts hashes in order, and reports for each whether it was there just before.
+    /// Inserts hashes in order, and reports for each whether it was present just before.
     fn seen(&self, _hashes: &[Hash128], _out: &mut [bool]) -> Result<()> {
         Err(Error::Parameter("this filter cannot look up and insert in one step".into()))
     }
-    /// Takes one insertion of a hash back.
+    /// Undoes one insertion of a hash.
     fn remove(&self, _hash: Hash128) -> Result<()> {
         Err(Error::Parameter("keys cannot be removed from this filter".into()))
     }
-    /// Removes a hash of a batch that was refused midway, as if it had never been inserted.
+    /// Removes a hash of a batch that failed midway, as if it had never been inserted.
     fn undo(&self, hash: Hash128) -> Result<()> {
         self.remove(hash)
     }
@@ -205,7 +206,7 @@ pub fn write(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let (mut written, kind) = (Ok(()), kernel.kind().number);
-    kernel.frozen(&mut |content| {
+    kernel.with_content(&mut |content| {
         let Content { parameters, count, capacity: own, sections } = content;
         let capacity = own.unwrap_or(capacity);
         let head = Head { kind, hash, tag, count, capacity, parameters };
@@ -214,7 +215,7 @@ pub fn write(
     written
 }
 
-/// The frame of a part of another filter, which leaves the hash to the frame around it.
+/// The frame of a part of another filter; the hash is in the outer frame.
 pub fn nested(part: &dyn Kernel) -> Vec<u8> {
     let mut frame = Vec::new();
     // Writing to memory does not fail.

@@ -1,7 +1,7 @@
 //! The table of kinds: every structure that a frame can hold.
 //!
-//! What a kind is and can do stands in its row, the `KIND` of its module. Structures do not import
-//! this table, so that the modules stay a tree; they meet other kinds as [`Kind`]s.
+//! The row of a kind, the `KIND` of its module, states its abilities. Structures do not import this
+//! table, so that the modules stay a tree; they see other kinds as [`Kind`]s.
 
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Every kind, by rising numbers.
+/// Every kind, in ascending order of number.
 pub static KINDS: [&Kind; 22] = [
     &bloom::KIND,
     &quotient::KIND,
@@ -64,12 +64,12 @@ static SNAPSHOT: Kind = Kind::new(22, "snapshot", |_, _, _| {
     Err(Error::Format(message.into()))
 });
 
-/// The kind of this number.
+/// The kind with this number.
 pub fn kind(number: u16) -> Option<&'static Kind> {
     KINDS.into_iter().find(|kind| kind.number == number)
 }
 
-/// Opens the filter in a frame; `own` turns a section into the buffer to live in.
+/// Opens the filter of a frame; `own` turns a section into a buffer.
 pub fn open(
     head: &Head,
     sections: &[Section<'_>],

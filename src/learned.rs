@@ -1,20 +1,20 @@
 //! Learned Bloom filters: a classifier's score chooses which filter is queried.
 //!
-//! The scores from 0 to 1 are cut by rising borders into regions. Region i holds the keys whose
-//! scores fall into it, in one of three ways: *none* (it has no keys: the answer is no), *all* (too
-//! many keys for what a filter of them would spare: the answer is yes), or a filter of its keys. A
-//! filter of all keys may stand before the regions. So no key is denied, and of absent keys, of
-//! which a share h_i has scores in region i,
+//! Rising borders divide the scores from 0 to 1 into regions. Region i treats the keys with scores
+//! in it in one of three ways: *none* (it has no keys: the answer is no), *all* (it has too many
+//! keys for a filter to pay off: the answer is yes), or a filter of its keys. A filter of all keys
+//! may precede the regions. So no key is rejected. If a fraction h_i of absent keys has scores in
+//! region i,
 //!
 //! ```text
 //! rate = rate of the filter in front · Σ h_i · rate_i
 //! ```
 //!
 //! Two regions, the upper one *all*, are Kraska et al.'s learned Bloom filter (2018); with a filter
-//! in front it is Mitzenmacher's sandwich (2018), any number of regions are Vaidya et al.'s
+//! in front it is Mitzenmacher's sandwich (2018); any number of regions are Vaidya et al.'s
 //! partitions (2021). `planning/learned.py` chooses among them.
 //!
-//! The filter in front sees the hashes remixed, so that what passes it meets the others afresh.
+//! The filter in front sees remixed hashes, so its false positives are independent of the others'.
 
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_FRAME, Section};
@@ -28,13 +28,13 @@ use std::sync::Arc;
 pub static KIND: Kind = Kind::new(14, "learned", |head, sections, opening| {
     Ok(Arc::new(Learned::from_frame(head, sections, opening)?))
 });
-/// The most regions.
+/// Maximum number of regions.
 pub const MAX_REGIONS: usize = 256;
 /// The domain of the filter in front: "front" in ASCII.
 const DOMAIN: u64 = 0x66_726F_6E74;
 
-/// Whether a region or the front may be of this kind: what may be a layer of a stack, but for
-/// functions, which are no filters.
+/// Whether a region or the front may be of this kind: any layer of a stack except functions, which
+/// are not filters.
 fn is_plain(kind: &Kind) -> bool {
     kind.layer && kind.number != KIND_FUNCTION.number
 }
@@ -45,7 +45,7 @@ pub fn in_front(hash: Hash128) -> Hash128 {
     hash.remix(DOMAIN)
 }
 
-/// The region of a score: how many of the borders it reaches.
+/// The region of a score: how many borders it reaches.
 #[inline(always)]
 pub fn region_of(score: f32, borders: &[f32]) -> usize {
     borders.iter().map(|&border| usize::from(score >= border)).sum()
@@ -63,7 +63,7 @@ pub enum Region {
 }
 
 impl Region {
-    /// The share of absent keys that pass.
+    /// The fraction of absent keys that pass.
     pub fn rate(&self) -> f64 {
         match self {
             Region::None => 0.0,
@@ -77,22 +77,22 @@ impl Region {
     }
 }
 
-/// A classifier, borders, and what each region answers.
+/// A classifier, borders, and the answer of each region.
 pub struct Learned {
-    /// The classifier, unless it is another's, which is not kept.
+    /// The classifier, unless it is supplied by the user and not saved.
     pub model: Option<Arc<dyn Kernel>>,
     /// A filter of all keys, queried first.
     pub front: Option<Arc<dyn Kernel>>,
     /// The borders between regions.
     pub borders: Vec<f32>,
-    /// What each region answers, and the share of absent keys with scores in it.
+    /// The answer of each region, and the fraction of absent keys with scores in it.
     pub regions: Vec<(Region, f64)>,
     /// How many keys.
     pub count: u64,
 }
 
 impl Learned {
-    /// Checks that the parts fit.
+    /// Checks that the parts are consistent.
     pub fn checked(self) -> Result<Learned> {
         let wrong = |what: &str| Err(Error::Parameter(format!("a learned filter {what}")));
         let plain = |filter: &Arc<dyn Kernel>| is_plain(filter.kind());
@@ -129,7 +129,7 @@ impl Learned {
         inside && self.front.as_ref().is_none_or(|front| front.contains_one(in_front(hash)))
     }
 
-    /// Whether each hash, with its score, may be in the set.
+    /// Whether each hash, given its score, may be in the set.
     pub fn contains_scored(&self, hashes: &[Hash128], scores: &[f32], out: &mut [bool]) {
         match &self.front {
             Some(front) => {
@@ -174,7 +174,7 @@ impl Learned {
             .ok_or_else(|| damaged("it has too few parameters"))?;
         let count = usize::try_from(regions).unwrap_or(usize::MAX);
         if !(1..=MAX_REGIONS).contains(&count) || front > 1 || rest.len() != 3 * count - 1 {
-            return Err(damaged("its parameters are not those of its regions"));
+            return Err(damaged("its parameters do not match its regions"));
         }
         let (borders, rest) = rest.split_at(count - 1);
         let (shares, states) = rest.split_at(count);
@@ -184,7 +184,7 @@ impl Learned {
         let mut sections = sections.iter();
         let mut next = |may_be: fn(&Kind) -> bool| {
             let section = sections.next().ok_or_else(|| damaged("a part is missing"))?;
-            opening.nested(section, may_be)?.ok_or_else(|| damaged("a part is not one"))
+            opening.nested(section, may_be)?.ok_or_else(|| damaged("a part is not a filter"))
         };
         let model = Some(next(|kind| kind.number == model::KIND.number)?);
         let front = if front == 1 { Some(next(is_plain)?) } else { None };
@@ -193,7 +193,7 @@ impl Learned {
                 0 => Region::None,
                 1 => Region::All,
                 2 => Region::Filter(next(is_plain)?),
-                _ => return Err(damaged("a region answers in no known way")),
+                _ => return Err(damaged("the answer of a region is unknown")),
             };
             Ok((region, f64::from_bits(share)))
         };
@@ -212,7 +212,7 @@ impl Learned {
     }
 }
 
-/// Without scores nothing is certain, so that all may be there; [`Learned::contains_scored`] knows.
+/// Without scores every key may be present; see [`Learned::contains_scored`].
 impl Kernel for Learned {
     fn kind(&self) -> &'static Kind {
         &KIND
@@ -254,7 +254,7 @@ impl Kernel for Learned {
         }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let state = |region: &Region| match region {
             Region::None => 0,
             Region::All => 1,
@@ -268,6 +268,6 @@ impl Kernel for Learned {
         let frames: Vec<Vec<u8>> = parts.map(|part| kernel::nested(&**part)).collect();
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
         let sections = frames.iter().map(|frame| section(&frame[..])).collect();
-        look(Content { parameters, count: self.count, capacity: None, sections });
+        visit(Content { parameters, count: self.count, capacity: None, sections });
     }
 }

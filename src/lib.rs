@@ -13,7 +13,7 @@
 //! | [`fuse`]       | binary fuse filters, 3- and 4-wise               | Graf and Lemire 2022              |
 //! | [`ribbon`]     | bumped ribbon retrieval: a filter and a function | Dillinger et al. 2022             |
 //! | [`sharded`]    | one filter per range of hashes                   |                                   |
-//! | [`split`]      | hashes on their way to a build elsewhere         |                                   |
+//! | [`split`]      | hashes sent to a build elsewhere                 |                                   |
 //! | [`stack`]      | alternating layers of keys and known negatives   | Deeds et al. 2021                 |
 //! | [`adaptive_stack`] | a stack that learns from false positives     | Deeds et al. 2021, section 6      |
 //! | [`model`]      | classifiers as flat data: scoring                | Lucchese et al. 2015              |
@@ -25,13 +25,13 @@
 //! | [`stable_learned`] | stable filters of groups of scores           | Liu et al. 2020                   |
 //! | [`windowed`]   | age-partitioned Bloom filter: the last keys      | Shtul et al. 2020                 |
 //! | [`learned`]    | a classifier, and a filter per region of scores  | Vaidya et al. 2021                |
-//! | [`hyperloglog`] | how many distinct hashes there are, about        | Flajolet et al. 2007, Ertl 2017   |
+//! | [`hyperloglog`] | estimated number of distinct hashes              | Flajolet et al. 2007, Ertl 2017   |
 //! | [`ordered`]    | large batches, in the order of a filter's memory |                                   |
 //! | [`kernel`]     | the trait of all kernels; how parts are opened   |                                   |
 //! | [`kinds`]      | the table of all kinds                           | docs/format.md                    |
 //! | [`format`]     | the file format: frame, sections, checksums      | docs/format.md                    |
 //! | [`error`]      | the error type of all kernels                    |                                   |
-//! | [`clock`]      | the time of leases: never steps, counts sleep    |                                   |
+//! | [`clock`]      | the time of leases: monotonic, includes suspend  |                                   |
 //! | [`lock`]       | one writer or many readers, also across fork     |                                   |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
 //! | `processor`    | POPCNT and PDEP, if available                    |                                   |

@@ -1,7 +1,7 @@
 //! The lock of every structure that changes: one writer or many readers, also across `fork`.
 //!
-//! A forked child has the memory of its parent but only the thread that forked. A lock that another
-//! thread held stays locked there, and what that thread was writing stays half written. So:
+//! A forked child has the memory of its parent but only the thread that forked. A lock held by
+//! another thread stays locked there, and a structure that it was writing stays half written. So:
 //!
 //! * Writers are counted, and a fork waits until there are none: the child never has a structure that
 //!   is half written. A write is computation (no structure waits for Python or a remote while it is
@@ -11,11 +11,12 @@
 //!   but a locked lock. Each lock knows the process in which it was last used; in another one, it is
 //!   unlocked first.
 //!
-//! A thread that holds the interpreter counts as no writer ([`holding_interpreter`]): those who fork
-//! hold it too. Counting is two locked instructions, a tenth of the time of a single insertion.
+//! A thread that holds the interpreter is not counted as a writer ([`holding_interpreter`]): a
+//! thread that forks holds it too. Counting takes two locked instructions, a tenth of the time of a
+//! single insertion.
 //!
-//! The handlers are installed by [`install_fork_handlers`], once per process: without them, locks are
-//! those of the standard library.
+//! The handlers are installed by [`install_fork_handlers`], once per process. Without them, the
+//! locks behave like those of the standard library.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
@@ -25,24 +26,24 @@ use std::time::Duration;
 
 /// How many forks lie between this process and the one that loaded this library.
 static FORKS: AtomicU64 = AtomicU64::new(0);
-/// Threads that write.
+/// Number of threads that write.
 static WRITERS: AtomicUsize = AtomicUsize::new(0);
-/// Threads that are about to fork.
+/// Number of threads that are about to fork.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
-/// Taken to unlock the locks of another process.
+/// Held while a lock of another process is unlocked.
 static UNLOCKING: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// Structures that this thread is writing to: one, and its parts.
+    /// The number of structures that this thread is writing to: one, and its parts.
     static WRITING: Cell<usize> = const { Cell::new(0) };
-    /// Whether it is among [`WRITERS`].
+    /// Whether this thread is counted in [`WRITERS`].
     static COUNTED: Cell<bool> = const { Cell::new(false) };
-    /// Whether it holds the interpreter, and does so until it writes no more.
+    /// Whether this thread holds the interpreter, and does so until it stops writing.
     static HOLDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`, which neither releases the interpreter nor calls Python code while it writes, in a
-/// thread that holds the interpreter.
+/// Runs `work` in a thread that holds the interpreter. `work` must neither release the interpreter
+/// nor call Python code while it writes.
 #[inline]
 pub fn holding_interpreter<R>(work: impl FnOnce() -> R) -> R {
     struct Reset(bool);
@@ -56,18 +57,18 @@ pub fn holding_interpreter<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// A read-write lock. A panic while it is held does not poison it: a structure that panics is damaged
-/// in any case, and says so where it is opened.
+/// A read-write lock. A panic while it is held does not poison it: a structure that panics is
+/// damaged in any case, and its opening reports that.
 #[derive(Default)]
 pub struct RwLock<T> {
-    /// The process, as [`FORKS`] counts them, whose threads `raw` is about.
+    /// The process that `raw` belongs to, as counted by [`FORKS`].
     process: AtomicU64,
     raw: UnsafeCell<RawLock<()>>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: as for the standard library's: the value is handed out as `&T` to readers and as `&mut T` to
-// the one writer, and `raw` is replaced only while no thread of this process uses it.
+// SAFETY: as for the standard library's: the value is handed out as `&T` to readers and as `&mut T`
+// to the one writer, and `raw` is replaced only while no thread of this process uses it.
 unsafe impl<T: Send> Send for RwLock<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for RwLock<T> {}
@@ -89,8 +90,8 @@ pub struct WriteGuard<'a, T> {
     _writer: Writer,
 }
 
-/// Tells ThreadSanitizer that what was done under a lock comes before what is done under it later. It
-/// cannot see that itself: the locks of the standard library are not compiled with it.
+/// Tells ThreadSanitizer that work under a lock happens before later work under it. It cannot see
+/// that itself, because the locks of the standard library are not compiled with it.
 struct Order(#[cfg(tsan)] *const std::ffi::c_void);
 
 #[cfg(tsan)]
@@ -105,7 +106,7 @@ impl Order {
         #[cfg(tsan)]
         {
             let lock = std::ptr::from_ref(_lock).cast();
-            // SAFETY: any address may be told.
+            // SAFETY: any address is valid.
             unsafe { __tsan_acquire(lock) };
             Order(lock)
         }
@@ -137,7 +138,7 @@ impl<T> RwLock<T> {
         ReadGuard { value: unsafe { &*self.value.get() }, _order: Order::of(self), _raw: raw }
     }
 
-    /// [`RwLock::read`], or `None` where it would wait.
+    /// [`RwLock::read`], or `None` if it would wait.
     #[inline]
     pub fn try_read(&self) -> Option<ReadGuard<'_, T>> {
         let raw = self.raw().try_read().ok()?;
@@ -145,7 +146,7 @@ impl<T> RwLock<T> {
         Some(ReadGuard { value: unsafe { &*self.value.get() }, _order: Order::of(self), _raw: raw })
     }
 
-    /// Waits for all others, and for a fork that is under way.
+    /// Waits for all others, and for a fork in progress.
     #[inline]
     pub fn write(&self) -> WriteGuard<'_, T> {
         let writer = Writer::new();
@@ -169,20 +170,20 @@ impl<T> RwLock<T> {
         if self.process.load(Acquire) != FORKS.load(Relaxed) {
             self.unlock_after_fork();
         }
-        // SAFETY: it is of this process now, and is not replaced again while this one runs.
+        // SAFETY: it belongs to this process now, and is not replaced again while the process runs.
         unsafe { &*self.raw.get() }
     }
 
-    /// Unlocks what threads of another process have locked. The forking thread, which lives on in the
-    /// child, holds no guard: no Python code runs while one is held.
+    /// Unlocks a lock that threads of another process held. The forking thread, which continues in
+    /// the child, holds no guard: no Python code runs while one is held.
     #[cold]
     fn unlock_after_fork(&self) {
         let _writer = Writer::new(); // a fork of this process waits
         let _one = UNLOCKING.lock().unwrap_or_else(PoisonError::into_inner);
         let process = FORKS.load(Relaxed);
         if self.process.load(Relaxed) != process {
-            // SAFETY: threads of this process use `raw` only after they have seen that it is of this
-            // process, which none has yet; threads of another do not exist here.
+            // SAFETY: threads of this process use `raw` only after they have seen that it belongs
+            // to this process, which none has yet; threads of another process do not exist here.
             unsafe { self.raw.get().write(RawLock::new(())) };
             self.process.store(process, Release);
         }
@@ -214,14 +215,14 @@ impl<T> DerefMut for WriteGuard<'_, T> {
     }
 }
 
-/// A number of this process, which a forked child does not share: how many forks lie between it and
-/// the process that loaded this library.
+/// A number of this process that its forked children do not share: the number of forks between it
+/// and the process that loaded this library.
 #[inline]
 pub fn process() -> u64 {
     FORKS.load(Relaxed)
 }
 
-/// A thread that writes, as long as this is there.
+/// Counts the thread as a writer until dropped.
 struct Writer;
 
 impl Writer {
@@ -258,7 +259,7 @@ fn wait_until(done: impl Fn() -> bool) {
     }
 }
 
-/// Makes forks of this process wait for writers, and children know that they are some.
+/// Makes forks of this process wait for writers, and lets children detect the fork.
 pub fn install_fork_handlers() {
     #[cfg(unix)]
     {
@@ -267,15 +268,16 @@ pub fn install_fork_handlers() {
             fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> i32;
         }
         static ONCE: std::sync::Once = std::sync::Once::new();
-        // SAFETY: functions that live as long as the process; they neither allocate nor panic. Where
-        // it fails, for want of memory, forks are as they were.
+        // SAFETY: functions that live as long as the process; they neither allocate nor panic. If
+        // it fails for lack of memory, forks do not wait.
         ONCE.call_once(|| unsafe {
             pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
         });
     }
 }
 
-/// Writers beside the thread that forks; it is none itself unless foreign code forks while it writes.
+/// Waits for writers other than this thread, which is one only if foreign code forks while it
+/// writes.
 #[cfg(unix)]
 extern "C" fn before_fork() {
     FORKING.fetch_add(1, SeqCst);
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_unlocks_what_another_had_locked() {
+    fn a_child_unlocks_locks_of_its_parent() {
         let lock = RwLock::new(7);
         std::mem::forget(lock.read());
         assert!(lock.is_locked());
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_the_interpreter_is_not_counted() {
+    fn a_thread_with_the_interpreter_is_not_counted() {
         let lock = RwLock::new(());
         let (counted, writing) = holding_interpreter(|| {
             let _writing = lock.write();

@@ -1,95 +1,95 @@
-//! Large batches of a large filter, in the order of its memory.
+//! Large batches for a large filter, in the order of its memory.
 //!
-//! A filter that fits no cache answers as fast as memory is read, and every key reads a few lines
-//! anywhere. But among the keys of a large batch many need the same lines, or neighbours. So the hashes
-//! are first collected by the part of the memory that they need ([`Kernel::places`]), parts that the
-//! caches hold. Each part is read from end to end, which is several times as fast as line by line,
-//! and then answers for its hashes. Answers do not depend on the order.
+//! A filter that fits no cache is limited by memory: every key reads a few lines at random. But
+//! many keys of a large batch need the same lines, or neighbours. So the hashes are first collected
+//! by the part of the memory that they need ([`Kernel::places`]), in parts that fit the caches.
+//! Each part is read sequentially, which is several times as fast as line by line, and then answers
+//! its hashes. Answers do not depend on the order.
 
 use crate::bits::{reduce, zeros};
 use crate::hash::Hash128;
 use crate::kernel::Kernel;
 
-/// Filters up to this many bytes are in the last cache, more or less.
+/// Filters up to this many bytes are roughly in the last-level cache.
 const CACHED: u64 = 1 << 25;
 /// Bytes of a part.
 const PART: u64 = 5 << 19;
-/// The most hashes that wait: 40 MiB with their indices.
+/// Maximum number of hashes that wait: 40 MiB with their indices.
 const MAX_WAITING: usize = 1 << 21;
-/// Hashes that must wait for each part: for fewer, reading all of it is wasted.
+/// Minimum number of hashes per part: for fewer, reading all of it does not pay.
 const MIN_PER_PART: usize = 1 << 12;
-/// Hashes whose places are found at a time.
+/// Hashes whose places are computed at a time.
 const CHUNK: usize = 1 << 10;
 
 /// Hashes that wait for answers, by the part of the memory that they need.
 pub struct Ordered<'a> {
     kernel: &'a dyn Kernel,
-    /// How many wait for each part, and the most that do.
+    /// The number of hashes that wait for each part, and the limit per part.
     waiting: Vec<usize>,
-    room: usize,
-    /// Hashes that came since all parts answered, and after how many they do so again.
+    capacity: usize,
+    /// The number of hashes since all parts were answered, and the limit after which they are.
     taken: usize,
-    most: usize,
+    limit: usize,
     hashes: Vec<Hash128>,
     indices: Vec<u32>,
     answers: Vec<bool>,
 }
 
 impl Ordered<'_> {
-    /// For a batch of this many hashes, or `None` where it is best answered as it comes.
+    /// For a batch of this many hashes, or `None` if it is best answered in its own order.
     pub fn new(kernel: &dyn Kernel, count: usize) -> Option<Ordered<'_>> {
         let bytes = kernel.size_in_bits() / 8;
-        let (parts, most) = (usize::try_from(bytes / PART).ok()?, count.min(MAX_WAITING));
-        let worth = bytes > CACHED && most / parts >= MIN_PER_PART;
+        let (parts, limit) = (usize::try_from(bytes / PART).ok()?, count.min(MAX_WAITING));
+        let worth = bytes > CACHED && limit / parts >= MIN_PER_PART;
         if !worth || u32::try_from(count).is_err() {
             return None;
         }
-        Ordered::in_parts(kernel, parts, most)
+        Ordered::in_parts(kernel, parts, limit)
     }
 
-    /// With this many parts, for up to `most` hashes at a time; `None` where places are all over the
-    /// memory, or there is not enough of it for hashes to wait.
-    fn in_parts(kernel: &dyn Kernel, parts: usize, most: usize) -> Option<Ordered<'_>> {
+    /// With this many parts, for up to `limit` hashes at a time; `None` if the places of a hash are
+    /// scattered, or memory is missing.
+    fn in_parts(kernel: &dyn Kernel, parts: usize, limit: usize) -> Option<Ordered<'_>> {
         if !kernel.places(&[], &mut []) {
             return None;
         }
-        // With some more, few parts are full before the others.
-        let room = most / parts + most / parts / 8 + 1;
+        // With some slack, few parts are full before the others.
+        let capacity = limit / parts + limit / parts / 8 + 1;
         Some(Ordered {
             kernel,
             waiting: vec![0; parts],
-            room,
+            capacity,
             taken: 0,
-            most,
-            hashes: zeros(parts * room).ok()?,
-            indices: zeros(parts * room).ok()?,
-            answers: vec![false; room],
+            limit,
+            hashes: zeros(parts * capacity).ok()?,
+            indices: zeros(parts * capacity).ok()?,
+            answers: vec![false; capacity],
         })
     }
 
-    /// Takes in the hashes whose answers belong at `first` and after it; gives some answers.
+    /// Adds the hashes whose answers belong at `first` and after it; may write some answers.
     pub fn ask(&mut self, first: usize, hashes: &[Hash128], out: &mut [bool]) {
         let (mut places, parts) = ([0; CHUNK], self.waiting.len() as u64);
         for (first, hashes) in (first..).step_by(CHUNK).zip(hashes.chunks(CHUNK)) {
             self.kernel.places(hashes, &mut places[..hashes.len()]);
             for ((index, &hash), &place) in (first as u32..).zip(hashes).zip(&places) {
                 let part = reduce(place, parts) as usize;
-                let at = part * self.room + self.waiting[part];
+                let at = part * self.capacity + self.waiting[part];
                 (self.hashes[at], self.indices[at]) = (hash, index);
                 self.waiting[part] += 1;
-                if self.waiting[part] == self.room {
+                if self.waiting[part] == self.capacity {
                     self.answer(part, out);
                 }
             }
             self.taken += hashes.len();
-            if self.taken >= self.most {
+            if self.taken >= self.limit {
                 self.answer_all(out);
             }
         }
     }
 
-    /// Gives all answers that are due, in the order of the memory: threads that do so side by side find
-    /// in the last cache what another has read.
+    /// Writes all remaining answers, in the order of the memory: threads that do so at the same
+    /// time share the last-level cache.
     pub fn answer_all(&mut self, out: &mut [bool]) {
         (0..self.waiting.len()).for_each(|part| self.answer(part, out));
         self.taken = 0;
@@ -100,9 +100,9 @@ impl Ordered<'_> {
         if waiting == 0 {
             return;
         }
-        let all = part * self.room..part * self.room + waiting;
+        let all = part * self.capacity..part * self.capacity + waiting;
         let answers = &mut self.answers[..waiting];
-        self.kernel.read_through(part, self.waiting.len());
+        self.kernel.preload(part, self.waiting.len());
         self.kernel.contains(&self.hashes[all.clone()], answers);
         for (&index, &answer) in self.indices[all].iter().zip(&*answers) {
             out[index as usize] = answer;
@@ -130,7 +130,7 @@ mod tests {
             let shape = fuse::Shape::new(arity, 7, 1500, 5).unwrap();
             all.push(Arc::new(Fuse::build(shape, keys, 1).unwrap()));
         }
-        // Far too small, so that the places are those of a later attempt.
+        // Far too small, so that a later attempt is used.
         let shape = fuse::Shape::new(3, 7, 500, 10).unwrap();
         let fuse = Fuse::build(shape, keys, 1).unwrap();
         assert!(fuse.attempts() > 1);
@@ -149,10 +149,10 @@ mod tests {
         all
     }
 
-    /// With few hashes in a part or many, more than it has room for, the same one again and again, and
-    /// more than wait at a time.
+    /// Few hashes in a part or many, more than its capacity, the same one repeatedly, and more than
+    /// the limit.
     #[test]
-    fn answers_are_those_of_the_batch_as_it_comes() {
+    fn order_does_not_change_answers() {
         let hasher = Hasher::seeded(5);
         let hashes: Vec<Hash128> = (0..2 * KEYS).map(|key| hasher.signed(key)).collect();
         let mut partitions = Partitions::new(KEYS as usize, KEYS as usize).unwrap();
@@ -164,9 +164,9 @@ mod tests {
             let mut expected = vec![false; mixed.len()];
             kernel.contains(&mixed, &mut expected);
             assert!(expected.iter().any(|&yes| yes) && !expected.iter().all(|&yes| yes));
-            for (parts, most) in [(1, 100), (7, 3000), (64, 20_000), (500, 50_000)] {
+            for (parts, limit) in [(1, 100), (7, 3000), (64, 20_000), (500, 50_000)] {
                 let mut out = vec![false; mixed.len()];
-                let mut ordered = Ordered::in_parts(&*kernel, parts, most).unwrap();
+                let mut ordered = Ordered::in_parts(&*kernel, parts, limit).unwrap();
                 let mut first = 0;
                 for chunk in mixed.chunks(1500) {
                     ordered.ask(first, chunk, &mut out);

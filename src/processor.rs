@@ -1,8 +1,9 @@
 //! Select, popcount and wide vectors with the instructions that this machine has.
 //!
-//! The baseline of x86-64 has neither POPCNT nor PDEP, and quotient and ribbon filters do little
-//! else. So their inner code is always inlined (and generic over a [`Processor`] where it selects),
-//! and is compiled twice: plainly, and inside [`Bmi2::enabled`], where the compiler may use both.
+//! The baseline of x86-64 has neither POPCNT nor PDEP, on which quotient and ribbon filters spend
+//! most of their time. So their inner code is always inlined (and generic over a [`Processor`] if
+//! it selects), and is compiled twice: plainly, and inside [`Bmi2::enabled`], where the compiler
+//! may use both.
 
 use crate::bits;
 
@@ -10,7 +11,7 @@ use crate::bits;
 pub trait Processor: Copy {
     /// The position of the set bit of rank `rank` (from 0) in `word`, or 64 if there are too few.
     fn select(self, word: u64, rank: u64) -> u64;
-    /// The lowest bits of `word`, in order, at the places of the set bits of `mask`.
+    /// The lowest bits of `word`, in order, deposited at the set bits of `mask`.
     fn scatter(self, word: u64, mask: u64) -> u64;
 }
 
@@ -37,8 +38,8 @@ impl Processor for Plain {
     }
 }
 
-/// A processor with BMI1, BMI2 and POPCNT. Only [`Bmi2::detect`] makes one, so that holding it is
-/// the proof that the instructions are there.
+/// A processor with BMI1, BMI2 and POPCNT. Only [`Bmi2::detect`] creates one, so holding it proves
+/// that the instructions are available.
 #[derive(Clone, Copy)]
 pub struct Bmi2(());
 
@@ -56,7 +57,7 @@ impl Bmi2 {
         None
     }
 
-    /// Runs `work` where the compiler may use the instructions.
+    /// Runs `work` in a function where the compiler may use the instructions.
     #[inline(always)]
     pub fn enabled<R>(self, work: impl FnOnce() -> R) -> R {
         #[cfg(target_arch = "x86_64")]
@@ -65,7 +66,7 @@ impl Bmi2 {
             fn enabled<R>(work: impl FnOnce() -> R) -> R {
                 work()
             }
-            // SAFETY: self is the proof that the processor has these.
+            // SAFETY: self proves that the processor has these.
             unsafe { enabled(work) }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -80,7 +81,7 @@ impl Processor for Bmi2 {
             return 64;
         }
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: self is the proof of BMI2, and the rank is below 64.
+        // SAFETY: self proves BMI2, and the rank is below 64.
         unsafe {
             u64::from(bits::select_pdep(word, rank as u32))
         }
@@ -91,7 +92,7 @@ impl Processor for Bmi2 {
     #[inline(always)]
     fn scatter(self, word: u64, mask: u64) -> u64 {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: self is the proof of BMI2.
+        // SAFETY: self proves BMI2.
         unsafe {
             bits::scatter_pdep(word, mask)
         }
@@ -100,7 +101,7 @@ impl Processor for Bmi2 {
     }
 }
 
-/// Whether this processor has AVX2 and POPCNT: what loops over many rows are compiled for, too.
+/// Whether this processor has AVX2 and POPCNT, for which loops over many rows are also compiled.
 #[inline(always)]
 pub fn has_avx2() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -122,9 +123,10 @@ pub fn has_avx512() -> bool {
     false
 }
 
-/// Compiles a function three times, and calls the one for the widest vectors of this processor: with
-/// AVX-512, with AVX2, or plainly. What it calls must always be inlined, or is compiled plainly. That is
-/// also why this takes no closure: one that is called in three places is inlined in none.
+/// Compiles a function three times, and calls the version for the widest vectors of this processor:
+/// with AVX-512, with AVX2, or plain. Functions that it calls must always be inlined, or they are
+/// compiled plain. That is also why this takes no closure: a closure called in three places is
+/// inlined in none.
 macro_rules! vectorized {
     ($(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
         $(#[$about])*

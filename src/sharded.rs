@@ -1,8 +1,8 @@
-//! A filter in shards: each hash belongs to one, and each shard is a filter of its own.
+//! A filter in shards: each hash belongs to one shard, and each shard is a filter.
 //!
-//! Shard i of S holds the hashes whose remix under a domain of its own falls into the i-th of S
-//! equal ranges. The shards see the hashes themselves, so a shard is the filter that would have
-//! been built of its keys alone, and an absent key meets each shard with probability 1/S:
+//! Shard i of S holds the hashes whose remix under a separate domain falls into the i-th of S equal
+//! ranges. The shards see the hashes themselves, so a shard equals the filter built of its keys
+//! alone, and an absent key belongs to each shard with probability 1/S:
 //!
 //! ```text
 //! rate = Σ rate_i / S
@@ -10,7 +10,7 @@
 //!
 //! Shards are built one by one or side by side, in memory, from disk or on other machines
 //! (`split.rs`). Until all are joined, some may be missing: a filter accepts every key of a missing
-//! shard, so it never rejects a key that was added, and its rate says so.
+//! shard, so it never rejects a key that was added; its rate includes that.
 
 use crate::bits::reduce;
 use crate::error::{Error, Result};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub static KIND: Kind = Kind::new(7, "sharded", |head, sections, opening| {
     Ok(Arc::new(Sharded::from_frame(head, sections, opening)?))
 });
-/// The most shards: each has a section in the frame, whose number has 16 bits.
+/// Maximum number of shards: each has a section in the frame, whose number has 16 bits.
 pub const MAX_SHARDS: u64 = 1 << 15;
 /// The domain of the remix that chooses a shard: "shard" in ASCII.
 const DOMAIN: u64 = 0x73_6861_7264;
@@ -35,13 +35,13 @@ pub fn shard_of(hash: Hash128, shards: u64) -> usize {
     reduce(hash.remix(DOMAIN).hi, shards) as usize
 }
 
-/// Hashes per shard of a batch: a shard fetches what many of them need side by side.
+/// Hashes per shard of a batch: enough for a shard to prefetch for many of them at once.
 const PER_SHARD: usize = 1 << 10;
-/// The most hashes that are sorted at once: with their answers, they fit a core's caches.
+/// Maximum number of hashes that are sorted at once: with their answers, they fit a core's caches.
 const MAX_SORTED: usize = 1 << 16;
 
-/// A batch by shard: which shard each hash belongs to, where those of each end, and the hashes in the
-/// order of their shards, with where they come from and their answers.
+/// A batch by shard: the shard of each hash, the end of each shard's hashes, and the hashes sorted
+/// by shard, with their origin and their answers.
 #[derive(Default)]
 struct Scratch {
     of: Vec<u16>,
@@ -52,12 +52,12 @@ struct Scratch {
 }
 
 thread_local! {
-    /// Kept for the next batch: new memory for each, a megabyte, took longer than the sorting. A shard
-    /// is never sharded itself, so that nobody borrows it twice.
+    /// Kept for the next batch: allocating a megabyte for each took longer than the sorting. A
+    /// shard is never sharded itself, so it is not borrowed twice.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Whether a shard may be of this kind: any but this one, which no other holds.
+/// Whether a shard may be of this kind: any but this one, which no other kind holds.
 fn may_be(kind: &Kind) -> bool {
     kind.number != KIND.number
 }
@@ -101,7 +101,7 @@ impl Sharded {
         Ok(Sharded { shards: all, present })
     }
 
-    /// How many shards there are, missing ones included.
+    /// The number of shards, including missing ones.
     pub fn total(&self) -> usize {
         self.shards.len()
     }
@@ -116,8 +116,8 @@ impl Sharded {
         let Scratch { of, ends, order, sorted, answers } = scratch;
         of.clear();
         of.extend(hashes.iter().map(|&hash| shard_of(hash, count as u64) as u16));
-        // First how many hashes each shard has, at two places after it; then where they begin, at the
-        // next place, which moves to their end as they are put there.
+        // First the number of hashes of each shard, two places after it; then their start, at the
+        // next place, which moves to their end as they are placed.
         ends.clear();
         ends.resize(count + 2, 0);
         of.iter().for_each(|&shard| ends[usize::from(shard) + 2] += 1);
@@ -132,7 +132,7 @@ impl Sharded {
         }
         let mut shards = self.shards.iter().zip(ends.windows(2)).peekable();
         while let Some((shard, range)) = shards.next() {
-            // Else each shard would begin by waiting for memory.
+            // Otherwise each shard would begin by waiting for memory.
             if let Some((next, range)) = shards.peek() {
                 next.fetch(&sorted[range[0]..range[1]]);
             }
@@ -145,7 +145,7 @@ impl Sharded {
         }
     }
 
-    /// Opens what a frame holds: each section is the frame of a shard.
+    /// Opens the filter of a frame: each section is the frame of a shard.
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
@@ -159,19 +159,19 @@ impl Sharded {
         };
         let whole = head.parameters.len() == 1;
         if present.len() != sections.len() || whole != (sections.len() as u64 == total) {
-            return Err(damaged("its shards are not as many as it says"));
+            return Err(damaged("its number of shards does not match its parameters"));
         }
         if present.windows(2).any(|pair| pair[0] >= pair[1]) {
             return Err(damaged("its shards are not in order"));
         }
         let open = |(&index, section): (&usize, &Section<'_>)| {
             let shard = opening.nested(section, may_be)?;
-            Ok((index, shard.ok_or_else(|| damaged("a shard is not one"))?))
+            Ok((index, shard.ok_or_else(|| damaged("a shard is not a filter"))?))
         };
         let shards = present.iter().zip(sections).map(open).collect::<Result<_>>()?;
         let sharded = Sharded::new(total, shards).map_err(|error| damaged(&error.to_string()))?;
         if sharded.count() != head.count {
-            return Err(damaged("its shards hold another number of keys"));
+            return Err(damaged("its number of keys does not match its shards"));
         }
         Ok(sharded)
     }
@@ -224,7 +224,7 @@ impl Kernel for Sharded {
         Ok(Arc::new(Sharded { shards, present: self.present.clone() }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let frames: Vec<Vec<u8>> =
             self.present().map(|(_, shard)| kernel::nested(&**shard)).collect();
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
@@ -233,11 +233,11 @@ impl Kernel for Sharded {
         if self.present.len() < self.total() {
             parameters.extend(self.present.iter().map(|&index| index as u64));
         }
-        look(Content { parameters, count: self.count(), capacity: None, sections });
+        visit(Content { parameters, count: self.count(), capacity: None, sections });
     }
 }
 
-/// A shard that is not here: it may hold any key.
+/// A shard that is not present: it may hold any key.
 struct Missing;
 
 impl Kernel for Missing {
@@ -266,5 +266,5 @@ impl Kernel for Missing {
     }
 
     /// Never saved: [`Sharded`] saves the shards that are present.
-    fn frozen(&self, _look: &mut dyn FnMut(Content<'_>)) {}
+    fn with_content(&self, _visit: &mut dyn FnMut(Content<'_>)) {}
 }

@@ -1,26 +1,26 @@
-//! Hashes of keys on their way to a build elsewhere: in another process, or on another machine.
+//! Hashes of keys sent to a build elsewhere: in another process, or on another machine.
 //!
-//! A part holds the hashes of some keys that belong to one of `shards` shards. It is a frame like
-//! that of a filter, so it says how the keys were hashed and any damage to it is found: with another
-//! seed, or in the place of another shard, these hashes would make a filter that rejects its keys.
-//! The parameters are the shard and the number of shards; the one section has the hashes, 16 bytes
-//! each (`hi`, then `lo`), in the order of the keys and with repetitions.
+//! A part holds the hashes of some keys that belong to one of `shards` shards. It is a frame like a
+//! filter's, so it records how the keys were hashed, and damage is detected: with another seed, or
+//! in the place of another shard, these hashes would make a filter that rejects its keys. The
+//! parameters are the shard and the number of shards; the one section has the hashes, 16 bytes each
+//! (`hi`, then `lo`), in the order of the keys and with repetitions.
 
 use crate::error::{Error, Result};
 use crate::format::{self, Head, SECTION_HASHES, Section};
 use crate::hash::{Hash128, Hasher};
 use crate::sharded::{MAX_SHARDS, shard_of};
 
-/// The kind of a part in its frame. It is no structure that can be opened: see docs/format.md.
+/// The kind of a part in its frame. It cannot be opened as a structure: see docs/format.md.
 const NUMBER: u16 = 64;
 
-/// A part, read.
+/// A part that was read.
 pub struct Part<'a> {
-    /// Which hash the keys were hashed with, as [`Hasher::id`] and [`Hasher::tag`] say.
+    /// The hash of the keys, as [`Hasher::id`] and [`Hasher::tag`].
     pub hash: (u16, u64),
-    /// Which shard the keys belong to.
+    /// The shard that the keys belong to.
     pub shard: u64,
-    /// Of how many.
+    /// The number of shards.
     pub shards: u64,
     hashes: &'a [[u8; 16]],
 }
@@ -41,25 +41,25 @@ impl Part<'_> {
         };
         let (hashes, rest) = bytes.as_chunks::<16>();
         if !rest.is_empty() || hashes.len() as u64 != head.count || head.count != head.capacity {
-            return Err(damaged("it holds another number of hashes than it says"));
+            return Err(damaged("its number of hashes does not match its length"));
         }
         if !(1..=MAX_SHARDS).contains(&shards) || shard >= shards {
             return Err(damaged("there is no such shard"));
         }
         let part = Part { hash: (head.hash, head.tag), shard, shards, hashes };
-        // A filter never asks this shard for such a key, and would reject it.
+        // A filter never queries this shard for such a key, so it would reject it.
         if shards > 1 && part.hashes().any(|hash| shard_of(hash, shards) as u64 != shard) {
             return Err(damaged("a hash belongs to another shard"));
         }
         Ok(part)
     }
 
-    /// How many hashes it holds, repetitions included.
+    /// The number of hashes, repetitions included.
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Whether it holds none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }

@@ -1,28 +1,30 @@
-//! Stable Bloom filters: small counters that fade at random, so that the rate stays for ever.
+//! Stable Bloom filters: small counters that decay at random, so that the rate stays bounded.
 //!
-//! `cells` = m counters from 0 to `most` = Max. Inserting a hash first lowers P cells by one (those
-//! above zero), then sets the K cells of the hash to Max; a hash is "there" if none of its cells is
-//! zero. Each insertion sets a cell with probability s ≈ K/m and otherwise lowers it with
-//! probability P/m, so a cell is zero if its last Max changes all lowered it, and the share of zeros
-//! has a limit whatever the stream (Deng and Rafiei 2006, theorem 2; Liu et al. 2020, Eq. 5):
+//! `cells` = m counters from 0 to `max` = Max. Inserting a hash first decrements P cells (if above
+//! zero), then sets the K cells of the hash to Max; a hash may be present if none of its cells is
+//! zero. Each insertion sets a cell with probability s ≈ K/m and otherwise decrements it with
+//! probability P/m, so a cell is zero if its last Max changes all decremented it, and the fraction
+//! of zeros has a limit whatever the stream (Deng and Rafiei 2006, theorem 2; Liu et al. 2020, Eq.
+//! 5):
 //!
 //! ```text
 //! zeros → (1 / (1 + 1/(P·(1/K − 1/m))))^Max        rate → (1 − zeros)^K
 //! ```
 //!
-//! The price is that keys fade too: `planning/stable.py` says how many are denied after how long.
+//! The price is that keys fade too: `planning/stable.py` computes the fraction of false negatives
+//! by age.
 //!
-//! Which P cells: `adjacent` ones from a random start (the original's choice: one random number
-//! per insertion, and each cell is still lowered with probability P/m), or `independent` ones.
-//! The random numbers are mixed multiples of [`GOLDEN`], whose state is part of the filter: equal
+//! Which P cells: `adjacent` ones from a random start (the original's choice: one random number per
+//! insertion, and each cell is still decremented with probability P/m), or `independent` ones. The
+//! random numbers are mixed multiples of [`GOLDEN`], whose state is part of the filter: equal
 //! streams give equal filters.
 //!
 //! Cells lie in blocks of 64: one word per bit of the counter, lowest first (a bit-sliced array),
-//! so that one pass over a word's few instructions lowers up to 64 neighbours.
+//! so that a few instructions per word decrement up to 64 neighbours.
 //!
-//! One writer at a time holds the lock; readers take none. A counter changes word by word: where
-//! it goes from one value above zero to another, ones are written before zeros and low words
-//! before high ones, and readers look from high to low, so that they never see a zero in between.
+//! One writer at a time holds the lock; readers take none. A counter changes word by word: when it
+//! goes from one value above zero to another, ones are written before zeros and low words before
+//! high ones, and readers read from high to low, so that they never see a zero in between.
 
 use crate::bits::{Buffer, prefetch, reduce};
 use crate::error::{Error, Result};
@@ -41,7 +43,7 @@ pub static KIND: Kind = Kind {
         Ok(Arc::new(Stable::from_frame(head, sections, opening.own)?))
     })
 };
-/// The most cells per key; more would not pay at any rate above 10⁻⁹.
+/// Maximum number of cells per key; more would not pay at any rate above 10⁻⁹.
 pub const MAX_HASHES: u32 = 32;
 /// The largest counter: three bits.
 pub const MAX_VALUE: u32 = 7;
@@ -53,21 +55,21 @@ const GROUP: usize = 16;
 pub struct Shape {
     /// Counters (m).
     pub cells: u64,
-    /// What a counter is set to (Max).
-    pub most: u32,
+    /// The value that a counter is set to (Max).
+    pub max: u32,
     /// Counters per key (K).
     pub hashes: u32,
-    /// Counters lowered per insertion (P).
+    /// Counters decremented per insertion (P).
     pub decrements: u64,
-    /// Whether each of them is chosen by itself, rather than all in a row.
+    /// Whether each of them is chosen independently, rather than all in a row.
     pub independent: bool,
 }
 
 impl Shape {
-    /// A shape, or the reason why it cannot be.
+    /// A shape, or an error that says why it is invalid.
     pub fn new(
         cells: u64,
-        most: u32,
+        max: u32,
         hashes: u32,
         decrements: u64,
         independent: bool,
@@ -76,8 +78,8 @@ impl Shape {
         if cells == 0 || cells > 1 << 48 {
             return refuse(format!("cells must be from 1 to 2**48, not {cells}"));
         }
-        if !(1..=MAX_VALUE).contains(&most) {
-            return refuse(format!("most must be from 1 to {MAX_VALUE}, not {most}"));
+        if !(1..=MAX_VALUE).contains(&max) {
+            return refuse(format!("max must be from 1 to {MAX_VALUE}, not {max}"));
         }
         if !(1..=MAX_HASHES).contains(&hashes) {
             return refuse(format!("hashes must be from 1 to {MAX_HASHES}, not {hashes}"));
@@ -86,12 +88,12 @@ impl Shape {
             let message = format!("decrements must be from 1 to {cells}, not {decrements}");
             return refuse(message);
         }
-        Ok(Shape { cells, most, hashes, decrements, independent })
+        Ok(Shape { cells, max, hashes, decrements, independent })
     }
 
     /// Bits of a counter.
     fn planes(&self) -> usize {
-        (u32::BITS - self.most.leading_zeros()) as usize
+        (u32::BITS - self.max.leading_zeros()) as usize
     }
 
     fn bytes(&self) -> usize {
@@ -110,7 +112,7 @@ pub struct Stable {
     shape: Shape,
     cells: Buffer,
     insertions: AtomicU64,
-    /// How far the random numbers have come; changed by the writer.
+    /// The state of the random numbers; changed by the writer.
     random: AtomicU64,
     writer: RwLock<()>,
 }
@@ -177,7 +179,7 @@ impl Stable {
         let bit = 1 << (cell % 64);
         for ones in [true, false] {
             for (plane, word) in block.iter().enumerate() {
-                let one = self.shape.most >> plane & 1 == 1;
+                let one = self.shape.max >> plane & 1 == 1;
                 if one == ones {
                     let old = word.load(Ordering::Relaxed);
                     word.store(if one { old | bit } else { old & !bit }, Ordering::Release);
@@ -186,7 +188,7 @@ impl Stable {
         }
     }
 
-    /// Lowers those of a block's cells that `mask` has and that are above zero.
+    /// Decrements the cells of a block that are in `mask` and above zero.
     #[inline(always)]
     fn lower<const D: usize>(&self, block: u64, mask: u64) {
         let block = &self.cells.words()[block as usize * D..][..D];
@@ -199,7 +201,7 @@ impl Stable {
         }
     }
 
-    /// Lowers the cells from `first` to before `end`.
+    /// Decrements the cells from `first` to before `end`.
     #[inline(always)]
     fn lower_row<const D: usize>(&self, first: u64, end: u64) {
         let mut at = first;
@@ -212,7 +214,7 @@ impl Stable {
         }
     }
 
-    /// Lowers P cells, of which `random` is the first choice.
+    /// Decrements P cells, chosen by `random`.
     #[inline(always)]
     fn fade<const D: usize>(&self, random: &mut Random) {
         let Shape { cells, decrements, independent, .. } = self.shape;
@@ -231,7 +233,7 @@ impl Stable {
         }
     }
 
-    /// Inserts hashes in order, and reports for each whether it was there just before.
+    /// Inserts hashes in order, and reports for each whether it was present just before.
     fn pass<const D: usize>(&self, hashes: &[Hash128], mut out: Option<&mut [bool]>) {
         let _lock = self.lock();
         let mut random = Random(self.random.load(Ordering::Relaxed));
@@ -268,7 +270,7 @@ impl Stable {
         blocks.map(|block| u64::from(any(block).count_ones())).sum()
     }
 
-    /// Opens what a frame holds; `own` turns the section's bytes into a buffer.
+    /// Opens the filter of a frame; `own` turns the section's bytes into a buffer.
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
@@ -276,30 +278,30 @@ impl Stable {
     ) -> Result<Stable> {
         let damaged =
             |what: &str| Error::Format(format!("the stable Bloom filter is damaged: {what}"));
-        let (&[cells, most, hashes, decrements, independent, random], [section]) =
+        let (&[cells, max, hashes, decrements, independent, random], [section]) =
             (&head.parameters[..], sections)
         else {
             return Err(damaged("it does not have six parameters and one section"));
         };
         let short = |value: u64| u32::try_from(value).map_err(|_| damaged("a size is too large"));
         if independent > 1 {
-            return Err(damaged("its way to lower counters is unknown"));
+            return Err(damaged("its way to decrement counters is unknown"));
         }
-        let shape = Shape::new(cells, short(most)?, short(hashes)?, decrements, independent == 1)
+        let shape = Shape::new(cells, short(max)?, short(hashes)?, decrements, independent == 1)
             .map_err(|error| damaged(&error.to_string()))?;
         let as_written = (section.kind, section.piece) == (SECTION_BITS, 0);
         if !as_written || section.bytes.len() != shape.bytes() {
-            return Err(damaged("its counters are not as many as its parameters say"));
+            return Err(damaged("its counters do not match its parameters"));
         }
         let stable = Stable::with(shape, own(section.bytes)?, head.count, random);
-        if stable.beyond_most() {
-            return Err(damaged("a counter is above its most, or past the end"));
+        if stable.beyond_max() {
+            return Err(damaged("a counter is above the maximum, or past the end"));
         }
         Ok(stable)
     }
 
     /// Whether a counter is above Max, or one past the last is above zero.
-    fn beyond_most(&self) -> bool {
+    fn beyond_max(&self) -> bool {
         let planes = self.shape.planes();
         let rest = self.shape.cells % 64;
         let last = self.cells.len() / 8 / planes - 1;
@@ -308,7 +310,7 @@ impl Stable {
             for (plane, word) in block.iter().enumerate().rev() {
                 let bits = word.load(Ordering::Relaxed);
                 any |= bits;
-                if self.shape.most >> plane & 1 == 1 {
+                if self.shape.max >> plane & 1 == 1 {
                     equal &= bits;
                 } else {
                     above |= equal & bits;
@@ -340,7 +342,7 @@ impl Kernel for Stable {
         let words = self.cells.words().as_ptr();
         let planes = self.shape.planes();
         for (hashes, out) in hashes.chunks(GROUP).zip(out.chunks_mut(GROUP)) {
-            // The first cell alone: most that are absent are denied by it or the next.
+            // The first cell alone: most absent keys are rejected by it or the next.
             for &hash in hashes {
                 prefetch(words.wrapping_add((self.shape.cell(hash, 0) / 64) as usize * planes));
             }
@@ -355,12 +357,12 @@ impl Kernel for Stable {
         on_planes!(self.shape, D => cells.all(|cell| self.above_zero::<D>(cell)))
     }
 
-    /// Insertions: what fades leaves no trace that could be counted.
+    /// The number of insertions: faded keys cannot be counted.
     fn count(&self) -> u64 {
         self.insertions.load(Ordering::Relaxed)
     }
 
-    /// Never: its rate has a limit.
+    /// Never: its rate is bounded.
     fn overfull(&self, _capacity: u64) -> bool {
         false
     }
@@ -385,14 +387,14 @@ impl Kernel for Stable {
         Ok(Arc::new(Stable::with(self.shape, cells, self.count(), random)))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
-        let Shape { cells, most, hashes, decrements, independent } = self.shape;
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
+        let Shape { cells, max, hashes, decrements, independent } = self.shape;
         let _lock = self.writer.read();
         let random = self.random.load(Ordering::Relaxed);
-        let (most, hashes) = (u64::from(most), u64::from(hashes));
-        let parameters = vec![cells, most, hashes, decrements, u64::from(independent), random];
+        let (max, hashes) = (u64::from(max), u64::from(hashes));
+        let parameters = vec![cells, max, hashes, decrements, u64::from(independent), random];
         let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: self.cells.as_slice() }];
-        look(Content { parameters, count: self.count(), capacity: None, sections });
+        visit(Content { parameters, count: self.count(), capacity: None, sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

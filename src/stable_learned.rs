@@ -1,9 +1,9 @@
 //! Stable learned Bloom filters: a classifier's score chooses one of several stable filters.
 //!
-//! The scores from 0 to 1 are cut by rising borders into groups (τ_{j−1}, τ_j]. Each group is a
-//! [`stable`] filter of its own, or gives one answer to all: "yes" where the classifier is trusted,
-//! "no" where next to no member is expected. Absent keys of which a share p_j has scores in group
-//! j are answered "yes" with (Liu et al. 2020, Eq. 10)
+//! Rising borders divide the scores from 0 to 1 into groups (τ_{j−1}, τ_j]. Each group is a
+//! [`stable`] filter, or gives one answer to all: "yes" where the classifier is trusted, "no" where
+//! next to no member is expected. If a fraction p_j of absent keys has scores in group j, their
+//! rate is (Liu et al. 2020, Eq. 10)
 //!
 //! ```text
 //! rate = Σ p_j · rate_j
@@ -11,11 +11,10 @@
 //!
 //! Two groups of which the upper one answers "yes" are the paper's s-SLBF, any others its g-SLBF;
 //! `planning/stable/groups.py` chooses them. Groups share nothing, so a batch may be inserted group
-//! by group, each in the order of the stream, and gives the filter that one key at a time gives.
+//! by group, each in the order of the stream, with the same result as key by key.
 //!
-//! How many insertions fell into each group is counted beside what was planned (q_j), and so are
-//! queries and how many of them were answered "yes": that is how drift shows. The counts of queries
-//! are not saved.
+//! The insertions of each group are counted, to be compared with the plan (q_j), and so are queries
+//! and accepted queries: these counts reveal drift. The counts of queries are not saved.
 
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_FRAME, Section};
@@ -34,12 +33,12 @@ pub static KIND: Kind = Kind {
         Ok(Arc::new(StableLearned::from_frame(head, sections, opening)?))
     })
 };
-/// The most groups.
+/// Maximum number of groups.
 pub const MAX_GROUPS: usize = 64;
-/// Hashes that are divided by group at a time, few enough for the nearest cache.
+/// Hashes that are divided by group at a time, few enough for the L1 cache.
 const CHUNK: usize = 1 << 10;
 
-/// The group of a score: how many of the borders it exceeds.
+/// The group of a score: how many borders it exceeds.
 #[inline(always)]
 pub fn group_of(score: f32, borders: &[f32]) -> usize {
     borders.iter().map(|&border| usize::from(score > border)).sum()
@@ -47,26 +46,26 @@ pub fn group_of(score: f32, borders: &[f32]) -> usize {
 
 /// A group of scores.
 pub struct Group {
-    /// The filter; without one, `answer` is given to all.
+    /// The filter; without one, `answer` is the answer to all queries.
     pub filter: Option<Arc<dyn Kernel>>,
-    /// That answer.
+    /// The answer without a filter.
     pub answer: bool,
-    /// The share of absent keys that was planned for (p_j).
+    /// The planned fraction of absent keys (p_j).
     pub nonmembers: f64,
-    /// The share of members that was planned for (q_j).
+    /// The planned fraction of members (q_j).
     pub members: f64,
-    /// What came since it was made, or since the classifier was swapped.
+    /// Counts since it was created, or since the classifier was replaced.
     pub counts: Counts,
 }
 
-/// What a group was passed.
+/// The counts of a group.
 #[derive(Default)]
 pub struct Counts {
     /// Insertions.
     pub inserted: AtomicU64,
     /// Queries, since the filter was opened.
     pub queried: AtomicU64,
-    /// Those of them that were answered "yes".
+    /// Queries answered "yes".
     pub accepted: AtomicU64,
 }
 
@@ -101,7 +100,7 @@ impl Group {
 
 /// A classifier, borders, and the groups between them.
 pub struct StableLearned {
-    /// The classifier, unless it is another's, which is not kept.
+    /// The classifier, unless it is supplied by the user and not saved.
     pub model: Option<Arc<dyn Kernel>>,
     /// The borders between groups.
     pub borders: Vec<f32>,
@@ -110,7 +109,7 @@ pub struct StableLearned {
 }
 
 impl StableLearned {
-    /// Checks that the parts fit.
+    /// Checks that the parts are consistent.
     pub fn checked(self) -> Result<StableLearned> {
         let wrong = |what: &str| Err(Error::Parameter(format!("a stable learned filter {what}")));
         if self.groups.is_empty() || self.groups.len() > MAX_GROUPS {
@@ -145,7 +144,7 @@ impl StableLearned {
         Ok(answer[0])
     }
 
-    /// Whether each hash, with its score, may have come before; with `insert`, it comes now.
+    /// Whether each hash, given its score, may have occurred before; `insert` adds it.
     pub fn pass(
         &self,
         hashes: &[Hash128],
@@ -185,7 +184,7 @@ impl StableLearned {
             head.parameters.split_first().ok_or_else(|| damaged("it has no parameters"))?;
         let count = usize::try_from(groups).unwrap_or(usize::MAX);
         if !(1..=MAX_GROUPS).contains(&count) || rest.len() != 5 * count - 1 {
-            return Err(damaged("its parameters are not those of its groups"));
+            return Err(damaged("its parameters do not match its groups"));
         }
         let (borders, rest) = rest.split_at(count - 1);
         if borders.iter().any(|&border| border > u64::from(u32::MAX)) {
@@ -195,14 +194,14 @@ impl StableLearned {
         let mut next = |kind: &Kind| {
             let section = sections.next().ok_or_else(|| damaged("a part is missing"))?;
             let opened = opening.nested(section, |found| found.number == kind.number)?;
-            opened.ok_or_else(|| damaged("a part is not one"))
+            opened.ok_or_else(|| damaged("a part is not a filter"))
         };
         let model = Some(next(&model::KIND)?);
         let group = |facts: &[u64]| {
             let filter = match facts[0] {
                 0 | 1 => None,
                 2 => Some(next(&stable::KIND)?),
-                _ => return Err(damaged("a group answers in no known way")),
+                _ => return Err(damaged("the answer of a group is unknown")),
             };
             Ok(Group {
                 filter,
@@ -221,13 +220,13 @@ impl StableLearned {
             .checked()
             .map_err(|error| damaged(&error.to_string()))?;
         if found.count() != head.count {
-            return Err(damaged("its groups hold another number of keys"));
+            return Err(damaged("its number of keys does not match its groups"));
         }
         Ok(found)
     }
 }
 
-/// Without scores nothing is known, so that all may be there; [`StableLearned::pass`] knows.
+/// Without scores every key may be present; see [`StableLearned::pass`].
 impl Kernel for StableLearned {
     fn kind(&self) -> &'static Kind {
         &KIND
@@ -280,7 +279,7 @@ impl Kernel for StableLearned {
         }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let mut parameters = vec![self.groups.len() as u64];
         parameters.extend(self.borders.iter().map(|border| u64::from(border.to_bits())));
         let mut count = 0u64;
@@ -297,6 +296,6 @@ impl Kernel for StableLearned {
         frames.extend(filters.map(|filter| kernel::nested(&**filter)));
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
         let sections = frames.iter().map(|frame| section(&frame[..])).collect();
-        look(Content { parameters, count, capacity: None, sections });
+        visit(Content { parameters, count, capacity: None, sections });
     }
 }

@@ -1,4 +1,4 @@
-//! Insertions by random walks, removals, and elements that move away from a key.
+//! Insertion by random walks, removal, and moving elements away from a key.
 
 use super::Motion;
 use super::table::Table;
@@ -6,15 +6,15 @@ use crate::bits::reduce;
 use crate::error::{Error, Result};
 use crate::hash::{GOLDEN, Hash128, mix13};
 
-/// Evictions before an insertion is refused. At a load of 0.95 an insertion takes about ten, and
-/// the tail falls off geometrically.
+/// Evictions before an insertion fails. At a load of 0.95 an insertion takes about ten, and the
+/// tail decays geometrically.
 const MAX_KICKS: usize = 2000;
 
-/// What a slot and its owner were before a change.
+/// Slots with their content and owner before a change.
 type Undo = Vec<(u64, u64, Hash128)>;
 
 impl Table {
-    /// Writes a slot and its owner, and notes what was there.
+    /// Writes a slot and its owner, and records the previous content.
     fn write(&mut self, slot: u64, held: u64, owner: Hash128, undo: &mut Undo) {
         undo.push((slot, self.slot(slot), self.owners[slot as usize]));
         self.set_slot(slot, held);
@@ -33,8 +33,8 @@ impl Table {
         reduce(mix13(self.random), choices)
     }
 
-    /// Finds a place for a hash by a random walk (Fotakis et al. 2003), not in slot `but` at first.
-    /// Where there is none, `undo` leads back.
+    /// Finds a slot for a hash by a random walk (Fotakis et al. 2003) that does not start in slot
+    /// `but`. If there is none, `undo` restores the table.
     fn place(&mut self, mut hash: Hash128, mut but: Option<u64>, undo: &mut Undo) -> bool {
         let (ways, size) = self.motion.bins();
         for _ in 0..MAX_KICKS {
@@ -57,7 +57,7 @@ impl Table {
         false
     }
 
-    /// All hashes, or none.
+    /// Inserts all hashes or none.
     pub fn insert(&mut self, hashes: &[Hash128]) -> Result<()> {
         let (mut undo, random) = (Undo::new(), self.random);
         let fit = self.count.saturating_add(hashes.len() as u64) <= self.owners.len() as u64;
@@ -68,8 +68,7 @@ impl Table {
         self.undo(&mut undo);
         self.random = random;
         Err(Error::Capacity(format!(
-            "no room for {} more keys: {} of {} slots are in use; build a filter with more \
-             capacity",
+            "{} more keys do not fit: {} of {} slots are in use; build a filter with more capacity",
             hashes.len(),
             self.count,
             self.owners.len()
@@ -91,7 +90,7 @@ impl Table {
         Ok(())
     }
 
-    /// Moves the elements that a key which is not in the table fits; whether any did.
+    /// Moves the elements that an absent key matches; returns whether any moved.
     pub fn adapt(&mut self, hash: Hash128) -> bool {
         if self.owned(hash).is_some() {
             return false;
@@ -109,7 +108,7 @@ impl Table {
         moved
     }
 
-    /// Moves one element away from an absent key, as the kind does.
+    /// Moves one element away from an absent key, according to the kind.
     fn move_away(&mut self, absent: Hash128, slot: u64) -> bool {
         let owner = self.owners[slot as usize];
         match self.motion {

@@ -14,14 +14,14 @@
 //! | swapping  | 2 | 4 | the slot's place in its bin                | changes places within its bin     |
 //! | cuckooing | 4 | 1 | which of the key's bins it is in           | goes to another of its bins       |
 //!
-//! An element has a handful of states, so none of these is adaptive in the sense of Theorem 1 of
-//! [`telescoping`](crate::telescoping): an adversary who finds keys that collide in each of them
-//! cannot be avoided (Kopelowitz et al. 2021).
+//! An element has only a few states, so none of these is adaptive in the sense of Theorem 1 of
+//! [`telescoping`](crate::telescoping): an adversary who finds keys that collide in every state
+//! always gets a false positive (Kopelowitz et al. 2021).
 //!
-//! What a slot holds cannot be rewritten without the hash of its owner, and no range of hashes has
-//! it: the bins of a key are unrelated. So a table of hashes, one per slot, stands beside the
-//! slots: 128 bits per slot that are no part of the filter's size. It is only read where the
-//! filter changes. The invariant: a slot is 0 and its hash is 0, or it is what its hash says there.
+//! Rewriting a slot needs the hash of its owner, and no range of hashes contains it: the bins of a
+//! key are unrelated. So a table of hashes, one per slot, accompanies the slots: 128 bits per slot
+//! that are not part of the filter's size. It is read only when the filter changes. The invariant:
+//! a slot and its hash are both 0, or the slot is the fingerprint of its hash at that place.
 //!
 //! In reading order: `table.rs` (slots, query), `change.rs` (insert, remove, adapt), this file (threads,
 //! the frame).
@@ -50,12 +50,12 @@ pub static KIND: Kind = Kind {
     })
 };
 
-/// The longest fingerprint, so that with 3 selector bits and 7 before it a slot is in one word.
+/// The longest fingerprint: with 3 selector bits and 7 bits before it, a slot still fits one word.
 pub const MAX_BITS: u32 = 32;
-/// How an element moves away from a key that it was taken for.
+/// How an element moves away from a key that it was mistaken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Motion {
-    /// To its next function, of 2^s for this s from 1 to 3.
+    /// To its next function; there are 2^s, with s from 1 to 3.
     Cyclic(u32),
     /// To another place in its bin.
     Swapping,
@@ -64,7 +64,7 @@ pub enum Motion {
 }
 
 impl Motion {
-    /// As a frame has it.
+    /// The number in a frame.
     pub fn number(self) -> u64 {
         match self {
             Motion::Swapping => 0,
@@ -73,7 +73,7 @@ impl Motion {
         }
     }
 
-    /// The motion that a frame has, if it is one.
+    /// The motion with this number in a frame, if any.
     pub fn from_number(number: u64) -> Option<Motion> {
         match number {
             0 => Some(Motion::Swapping),
@@ -88,13 +88,13 @@ impl Motion {
         if self == Motion::Swapping { (2, 4) } else { (4, 1) }
     }
 
-    /// Bits beside a fingerprint.
+    /// Selector bits in a slot, above the fingerprint.
     fn selector_bits(self) -> u32 {
         if let Motion::Cyclic(bits) = self { bits } else { 0 }
     }
 }
 
-/// An adaptive cuckoo filter that threads share.
+/// An adaptive cuckoo filter shared by threads.
 pub struct AdaptiveCuckoo {
     table: RwLock<Table>,
 }
@@ -105,7 +105,7 @@ impl AdaptiveCuckoo {
         Ok(AdaptiveCuckoo { table: RwLock::new(Table::new(motion, fingerprint_bits, bins)?) })
     }
 
-    /// A filter of distinct hashes, or [`Error::Capacity`].
+    /// Builds a filter of distinct hashes, or fails with [`Error::Capacity`].
     pub fn build(
         motion: Motion,
         fingerprint_bits: u32,
@@ -122,7 +122,7 @@ impl AdaptiveCuckoo {
         Ok(AdaptiveCuckoo { table: RwLock::new(table) })
     }
 
-    /// Moves elements away from keys that are not stored; for each, whether any moved.
+    /// Moves elements away from absent keys; returns for each key whether any element moved.
     pub fn adapt(&self, hashes: &[Hash128], moved: &mut [bool]) {
         for (hash, moved) in hashes.iter().zip(moved) {
             *moved = self.contains_one(*hash) && self.write().adapt(*hash);
@@ -143,7 +143,7 @@ impl AdaptiveCuckoo {
         self.table.write()
     }
 
-    /// Opens what a frame holds.
+    /// Opens the filter of a frame.
     pub fn from_frame(head: &Head, sections: &[Section<'_>]) -> Result<AdaptiveCuckoo> {
         let damaged =
             |what: &str| Error::Format(format!("the adaptive cuckoo filter is damaged: {what}"));
@@ -153,7 +153,7 @@ impl AdaptiveCuckoo {
         let kinds = [(slots.kind, slots.piece), (hashes.kind, hashes.piece)];
         let motion = Motion::from_number(motion).ok_or_else(|| damaged("its kind is unknown"))?;
         let bits = u32::try_from(bits).ok().filter(|bits| (1..=MAX_BITS).contains(bits));
-        let bits = bits.ok_or_else(|| damaged("its fingerprints are of no possible length"))?;
+        let bits = bits.ok_or_else(|| damaged("its fingerprints have an invalid length"))?;
         let count = bins.checked_mul(motion.bins().1).filter(|count| *count > 0);
         let bytes =
             count.and_then(|count| byte_len(count, u64::from(bits + motion.selector_bits())));
@@ -162,7 +162,7 @@ impl AdaptiveCuckoo {
             || bytes != Some(slots.bytes.len())
             || hash_bytes != Some(hashes.bytes.len() as u64)
         {
-            return Err(damaged("it is not as its parameters say"));
+            return Err(damaged("its sections do not match its parameters"));
         }
         let mut table = Table::new(motion, bits, bins)?;
         table.slots.as_mut_slice().copy_from_slice(slots.bytes);
@@ -175,7 +175,7 @@ impl AdaptiveCuckoo {
             *owner = Hash128 { hi: word(0), lo: word(1) };
         }
         if let Some(slot) = table.wrong() {
-            return Err(damaged(&format!("slot {slot} is not what its hash says")));
+            return Err(damaged(&format!("slot {slot} does not match its hash")));
         }
         let used = table.owners.len() as u64 * u64::from(table.width());
         let rest = slots.bytes.len() - PADDING;
@@ -188,7 +188,7 @@ impl AdaptiveCuckoo {
         let count = (0..table.owners.len() as u64).filter(|slot| table.slot(*slot) != 0).count();
         table.count = count as u64;
         if table.count != head.count {
-            return Err(damaged("it holds another number of keys"));
+            return Err(damaged("its number of keys does not match its slots"));
         }
         Ok(AdaptiveCuckoo { table: RwLock::new(table) })
     }
@@ -241,7 +241,7 @@ impl Kernel for AdaptiveCuckoo {
         Ok(Arc::new(AdaptiveCuckoo { table: RwLock::new(copy) }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let table = self.read();
         let mut hashes = Vec::with_capacity(16 * table.owners.len());
         for owner in &table.owners {
@@ -254,7 +254,7 @@ impl Kernel for AdaptiveCuckoo {
             Section { kind: SECTION_HASHES, piece: 0, bytes: &hashes },
         ];
         let parameters = vec![table.motion.number(), bits, table.bins];
-        look(Content { parameters, count: table.count, capacity: None, sections });
+        visit(Content { parameters, count: table.count, capacity: None, sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

@@ -5,12 +5,12 @@ use crate::bits::{Buffer, prefetch, reduce};
 use crate::error::{Error, Result};
 use crate::hash::{GOLDEN, Hash128, mix13};
 
-/// How many keys a batch looks ahead.
+/// How many keys ahead a batch prefetches.
 const AHEAD: usize = 16;
-/// Bytes behind the last slot, so that each is read by one load.
+/// Bytes behind the last slot, so that each can be read by one load.
 pub const PADDING: usize = 8;
 
-/// Slots, and the hashes of who is in them.
+/// Slots, and the hashes of their owners.
 pub struct Table {
     pub motion: Motion,
     pub fingerprint_bits: u32,
@@ -18,7 +18,7 @@ pub struct Table {
     pub slots: Buffer,
     pub owners: Vec<Hash128>,
     pub count: u64,
-    /// Where random walks turn.
+    /// The state of the generator of random walks.
     pub random: u64,
 }
 
@@ -50,7 +50,7 @@ impl Table {
         self.fingerprint_bits + self.motion.selector_bits()
     }
 
-    /// The first slot of bin `j` of a key. Under each `j` the hash is mixed anew.
+    /// The first slot of bin `j` of a key. The hash is mixed again for each `j`.
     #[inline(always)]
     pub fn bin(&self, hash: Hash128, j: u64) -> u64 {
         let mixed = if j == 0 { hash.hi } else { mix13(hash.hi ^ GOLDEN.wrapping_mul(j)) };
@@ -84,8 +84,8 @@ impl Table {
         place.copy_from_slice(&word.to_le_bytes());
     }
 
-    /// What a slot holds of a key in place `place` of its bin `j`: the selector, 0 at first, above
-    /// the fingerprint.
+    /// The content of a key's slot at `place` in its bin `j`: the selector, initially 0, above the
+    /// fingerprint.
     #[inline(always)]
     pub fn held(&self, hash: Hash128, j: u64, place: u64, selector: u64) -> u64 {
         let function = match self.motion {
@@ -101,7 +101,7 @@ impl Table {
         held >> self.fingerprint_bits
     }
 
-    /// Whether what a slot holds can be the key's.
+    /// Whether a slot's content may belong to the key.
     #[inline(always)]
     pub fn fits(&self, hash: Hash128, j: u64, place: u64, held: u64) -> bool {
         held != 0 && self.held(hash, j, place, self.selector(held)) == held
@@ -139,8 +139,8 @@ impl Table {
         }
     }
 
-    /// The share of absent keys that fit a slot: bins are independent, and each slot in use fits one
-    /// of 2^f − 1 fingerprints.
+    /// The fraction of absent keys that match a slot: bins are independent, and each used slot
+    /// matches one of 2^f − 1 fingerprints.
     pub fn rate(&self) -> f64 {
         let (ways, size) = self.motion.bins();
         let missed = 1.0 - 1.0 / (2f64.powi(self.fingerprint_bits as i32) - 1.0);
@@ -152,7 +152,7 @@ impl Table {
         1.0 - (sum / self.bins as f64).powi(ways as i32)
     }
 
-    /// The first slot that is not what its owner says there, if there is one.
+    /// The first slot that does not match its owner, if any.
     pub fn wrong(&self) -> Option<u64> {
         let right = |slot: u64| {
             let (held, owner) = (self.slot(slot), self.owners[slot as usize]);

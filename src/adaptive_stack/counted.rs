@@ -1,25 +1,25 @@
-//! What an adaptive stack counts, and the sample of its false positives.
+//! The counts of an adaptive stack, and the sample of its false positives.
 
 use std::collections::BTreeMap;
 
-/// The most keys of which the queries are counted: enough for a shape, and 16 KiB.
+/// Maximum number of sampled keys: enough to estimate a distribution, and 16 KiB.
 pub const MAX_SAMPLED: usize = 1024;
 
-/// What was counted.
+/// The counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counted {
-    /// Queries for absent keys since the layer that is being filled was begun.
+    /// Queries for absent keys since the layer that is being filled was started.
     pub collecting: u64,
     /// Queries for absent keys in the present window.
     pub asked: u64,
     /// False positives in the present window.
     pub wrong: u64,
-    /// How often in a row the layers behind the first were given up.
+    /// How often in a row the layers behind the first were dropped.
     pub strikes: u64,
-    /// Queries for absent keys, and false positives, over all.
+    /// Queries for absent keys and false positives in total.
     pub total: [u64; 2],
-    /// Of the false positives of the first layer one in 2^shift, by a word of its hash, is in the
-    /// sample, with how often it came.
+    /// One in 2^shift of the false positives of the first layer, by a word of its hash, is in the
+    /// sample, with the number of its occurrences.
     pub shift: u64,
     pub(super) sample: BTreeMap<u64, u64>,
 }
@@ -55,7 +55,7 @@ impl Counted {
     }
 }
 
-/// The sample of a frame: a word and a count of 8 bytes each, by rising words.
+/// The sample of a frame: a word and a count of 8 bytes each, by ascending words.
 pub(super) fn with_sample(mut counted: Counted, bytes: &[u8]) -> Option<Counted> {
     let (pairs, rest) = bytes.as_chunks::<16>();
     if !rest.is_empty() || pairs.len() > MAX_SAMPLED || counted.shift > 63 {

@@ -1,4 +1,5 @@
-//! How an adaptive stack grows: negatives are collected, a layer is built and joins, or all is dropped.
+//! The growth of an adaptive stack: negatives are collected, a layer is built and joins, or all
+//! layers behind the first are dropped.
 
 use super::{AdaptiveStack, Building, Counted, Filling, Inner, check};
 use crate::error::Result;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 impl AdaptiveStack {
-    /// Learns that these hashes are of no stored keys. Those that it takes for stored are counted, and
-    /// collected if there is room; `changed` says of each whether it was.
+    /// Reports that these hashes are absent. Those that the stack accepts are counted, and
+    /// collected if the layer is not full; `changed` is whether each was collected.
     pub fn observe(&self, hashes: &[Hash128], changed: &mut [bool]) -> Result<()> {
         let inner = self.read();
         let mut answers = vec![false; hashes.len()];
@@ -25,8 +26,8 @@ impl AdaptiveStack {
             if alone {
                 counted.sampled(hash.lo);
             }
-            let Some(Filling { layer, room }) = &inner.filling else { continue };
-            if inner.building.is_some() || layer.count() >= *room {
+            let Some(Filling { layer, capacity }) = &inner.filling else { continue };
+            if inner.building.is_some() || layer.count() >= *capacity {
                 continue;
             }
             let seen = inner.stack.at_layer(hash, index);
@@ -38,9 +39,9 @@ impl AdaptiveStack {
         Ok(())
     }
 
-    /// Begins to build a layer of keys: behind the one that was filled, which changes no more, or in
-    /// place of the first. The ticket is for [`AdaptiveStack::fill`] and [`AdaptiveStack::finish`];
-    /// none if the layers are no longer of this version.
+    /// Begins to build a layer of keys: behind the layer of negatives, which no longer changes, or
+    /// in place of the first. Returns a ticket for [`AdaptiveStack::fill`] and
+    /// [`AdaptiveStack::finish`], or `None` if the layers are no longer of this version.
     pub fn begin(&self, version: u64, layer: Arc<dyn Kernel>, first: bool) -> Result<Option<u64>> {
         check(&layer)?;
         let mut inner = self.write();
@@ -54,7 +55,7 @@ impl AdaptiveStack {
         Ok(Some(ticket))
     }
 
-    /// Brings stored hashes to the layer that is being built.
+    /// Adds stored hashes to the layer that is being built.
     pub fn fill(&self, ticket: u64, hashes: &[Hash128]) -> Result<()> {
         let inner = self.read();
         match &inner.building {
@@ -63,9 +64,9 @@ impl AdaptiveStack {
         }
     }
 
-    /// Lets the layer that was built answer, after all stored hashes were brought to it. `psi` is the
-    /// share of the queries that the layer of negatives before it is expected to know, `filling`
-    /// what is filled next, `plan` replaces the plan. Whether it did.
+    /// Activates the layer that was built, after all stored hashes were added to it. `psi` is the
+    /// expected fraction of queries for the layer of negatives before it, `filling` the layer to
+    /// fill next, and `plan` replaces the plan. Returns whether it was activated.
     pub fn finish(
         &self,
         ticket: u64,
@@ -80,8 +81,8 @@ impl AdaptiveStack {
         };
         inner.version += 1;
         if building.failed.into_inner() {
-            // As likely the next time: the layer of negatives lets too many keys through.
-            self.give_up(&mut inner, None)?;
+            // The next attempt would likely fail too: the layer of negatives accepts too many keys.
+            self.drop_layers(&mut inner, None)?;
             return Ok(false);
         }
         if building.first {
@@ -101,7 +102,7 @@ impl AdaptiveStack {
         Ok(true)
     }
 
-    /// Gives up what is being built; the stack stays as it was.
+    /// Discards the layer that is being built; the stack is unchanged.
     pub fn abandon(&self, ticket: u64) {
         let mut inner = self.write();
         if inner.building.take_if(|building| building.ticket == ticket).is_some() {
@@ -109,18 +110,18 @@ impl AdaptiveStack {
         }
     }
 
-    /// Gives up all layers behind the first, to fill this one anew. Whether it did.
+    /// Drops all layers behind the first, and fills this one next. Returns whether it did.
     pub fn drop_behind_first(&self, version: u64, filling: Option<Filling>) -> Result<bool> {
         filling.iter().try_for_each(|filling| check(&filling.layer))?;
         let mut inner = self.write();
         if inner.version != version || inner.building.is_some() {
             return Ok(false);
         }
-        self.give_up(&mut inner, filling)?;
+        self.drop_layers(&mut inner, filling)?;
         Ok(true)
     }
 
-    pub(super) fn give_up(&self, inner: &mut Inner, filling: Option<Filling>) -> Result<()> {
+    pub(super) fn drop_layers(&self, inner: &mut Inner, filling: Option<Filling>) -> Result<()> {
         inner.version += 1;
         let first = inner.stack.layers()[0].clone();
         inner.restart(first, filling)?;
@@ -130,16 +131,16 @@ impl AdaptiveStack {
         Ok(())
     }
 
-    /// Begins a new window, the last having been as expected; or from now on this share of the
-    /// queries is expected to be for known negatives.
-    pub fn content(&self, version: u64, psi: Option<f64>) {
+    /// Begins a new window, because the last was as expected, or because the expected fraction of
+    /// queries for known negatives has changed.
+    pub fn begin_window(&self, version: u64, psi: Option<f64>) {
         let mut inner = self.write();
         if inner.version != version {
             return;
         }
         if let Some(psi) = psi {
             inner.version += 1;
-            inner.stack.expect(psi);
+            inner.stack.set_psi(psi);
         }
         let mut counted = self.counted();
         counted.window();
@@ -148,7 +149,7 @@ impl AdaptiveStack {
 }
 
 impl Inner {
-    /// Puts stored hashes into the layer that is being built, as far as they come to it.
+    /// Inserts the stored hashes that reach the layer that is being built.
     pub(super) fn bring(&self, building: &Building, hashes: &[Hash128]) -> Result<()> {
         let brought = match &self.filling {
             _ if building.first => building.layer.insert(hashes),
@@ -166,7 +167,7 @@ impl Inner {
         brought
     }
 
-    /// Keeps one layer, and begins a generation.
+    /// Keeps one layer, and starts a generation.
     fn restart(&mut self, first: Arc<dyn Kernel>, filling: Option<Filling>) -> Result<()> {
         self.generation = self.generation.saturating_add(1);
         let stack = Stack::new(vec![first], 0.0, 0, false)?;

@@ -1,9 +1,9 @@
 //! A stack that grows from the queries it answers (Deeds, Hentschel, Idreos 2021, section 6).
 //!
-//! It begins as one layer of all keys. Absent keys that it lets through, once the store has said so,
-//! are collected in a layer of negatives, which answers nothing yet. When that is full, a scan of all
-//! stored hashes builds the layer of those keys that it takes for negatives; then the two join the
-//! [stack](crate::stack) in one step, and the next layer of negatives is begun.
+//! It begins as one layer of all keys. Its false positives, once the store has confirmed them, are
+//! collected in a layer of negatives, which answers nothing yet. When that is full, a scan of all
+//! stored hashes builds the layer of the keys that it accepts; then the two join the
+//! [stack](crate::stack) in one step, and the next layer of negatives is started.
 //!
 //! ```text
 //! answering   layer 0 (keys) [layer 1 (negatives) layer 2 (keys) …]     an ordinary stack
@@ -11,21 +11,24 @@
 //! building    the layer of keys that comes with it, while the scan goes on
 //! ```
 //!
-//! Invariant: a key is in every layer of keys that it reaches. The layer of negatives does not change
-//! once the scan has begun, so it is settled which keys the new layer needs. Those that are stored when
-//! the scan passes, the scan brings; those that come later, insertion brings: from the moment the scan
-//! begins it puts them into the layer that is being built as well. A key that the store scans only
-//! after its insertion is among those under way meanwhile (`Remote` in `_types.py`), so none is missed.
-//! A scan that fails leaves the stack as it was. Replacing the first layer goes the same way.
+//! Invariant: a key is in every layer of keys that it reaches. The layer of negatives does not
+//! change once the scan has begun, so the keys that the new layer needs are fixed. Keys that are
+//! stored when the scan passes are added by the scan; later ones by insertion, which from the start
+//! of the scan also inserts into the layer that is being built. If the store lists a key only after
+//! its insertion, the key is among the insertions in progress until then (`Remote` in `_types.py`),
+//! so none is missed. A scan that fails leaves the stack unchanged. Replacing the first layer works
+//! the same way.
 //!
 //! A removal takes the key out of the first layer alone; see [`Stack::remove_from_first`].
 //!
-//! When to freeze, drop or replace is decided in Python (`filters/adaptive_stacked.py`) from what is
-//! counted here: the queries for absent keys (each "no", and each false positive that is reported),
-//! and how often each of a sample of false positives of the first layer came. The sample is by key: a
-//! key that fools the first layer does so whatever its frequency, so its counts have the shape of all.
+//! Python (`filters/adaptive_stacked.py`) decides when to freeze, drop or replace, from the counts
+//! kept here: the queries for absent keys (each "no", and each reported false positive), and how
+//! often each of a sample of false positives of the first layer occurred. The sample is by key:
+//! whether a key is a false positive of the first layer does not depend on its frequency, so the
+//! sample's counts are distributed like all.
 //!
-//! `growth.rs` has the steps of growth, `counted.rs` the counts; this file answers, inserts and opens.
+//! `growth.rs` has the steps of growth, `counted.rs` the counts; this file queries, inserts and
+//! opens.
 
 mod counted;
 mod growth;
@@ -43,7 +46,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Adaptive stacks; those of quotient filters also delete.
+/// Adaptive stacks; stacks of quotient filters also delete.
 pub static KIND: Kind = Kind {
     inserts: true,
     adapts: true,
@@ -51,21 +54,21 @@ pub static KIND: Kind = Kind {
         Ok(Arc::new(AdaptiveStack::from_frame(head, sections, opening)?))
     })
 };
-/// A layer of negatives that is being filled, and how many it is for.
+/// A layer of negatives that is being filled, and its capacity.
 pub struct Filling {
     /// The layer.
     pub layer: Arc<dyn Kernel>,
-    /// With this many it is full.
-    pub room: u64,
+    /// The number of negatives at which it is full.
+    pub capacity: u64,
 }
 
 /// A layer of keys while the stored hashes are scanned.
 struct Building {
     ticket: u64,
     layer: Arc<dyn Kernel>,
-    /// Whether it takes the place of the first layer, rather than a place behind the last.
+    /// Whether it will replace the first layer, rather than follow the last.
     first: bool,
-    /// Whether a key could not be put into it.
+    /// Whether a key could not be inserted into it.
     failed: AtomicBool,
 }
 
@@ -73,29 +76,29 @@ struct Inner {
     stack: Stack,
     filling: Option<Filling>,
     building: Option<Building>,
-    /// How often the layers behind the first were begun anew.
+    /// How often the layers behind the first were started again.
     generation: u64,
-    /// How often anything of this changed: a decision from an older version comes too late.
+    /// How often any of this changed: a decision based on an older version is outdated.
     version: u64,
-    /// The plan, as Python has written it.
+    /// The plan as JSON, written by Python.
     plan: Vec<u8>,
 }
 
-/// What Python decides by.
+/// The state that Python's decisions are based on.
 pub struct State {
     /// How often the layers changed.
     pub version: u64,
     /// Whether a layer is being built.
     pub building: bool,
-    /// How often the layers behind the first were begun anew.
+    /// How often the layers behind the first were started again.
     pub generation: u64,
-    /// The share of the queries that the layers are expected to know as negatives (ψ).
+    /// The expected fraction of queries for known negatives (ψ).
     pub psi: f64,
-    /// How many layers answer.
+    /// The number of layers that answer queries.
     pub layers: u64,
-    /// How many negatives are in the layer that is being filled, and for how many it is.
+    /// The number of negatives in the layer that is being filled, and its capacity.
     pub filled: [u64; 2],
-    /// What was counted.
+    /// The counts.
     pub counted: Counted,
 }
 
@@ -108,7 +111,7 @@ pub struct AdaptiveStack {
 }
 
 impl AdaptiveStack {
-    /// One layer of keys, what is to be filled behind it, and the plan.
+    /// A stack of one layer of keys, the layer to be filled behind it, and the plan.
     pub fn new(
         first: Arc<dyn Kernel>,
         filling: Option<Filling>,
@@ -129,32 +132,32 @@ impl AdaptiveStack {
         })
     }
 
-    /// Opens what a frame holds: the stack, the layer that was being filled, sample and plan.
+    /// Opens the stack of a frame: the stack, the layer that was being filled, sample and plan.
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
         opening: &Opening<'_>,
     ) -> Result<AdaptiveStack> {
         let damaged = |what: &str| Error::Format(format!("the adaptive stack is damaged: {what}"));
-        let &[generation, room, collecting, asked, wrong, strikes, total, mistakes, shift] =
+        let &[generation, capacity, collecting, asked, wrong, strikes, total, mistakes, shift] =
             &head.parameters[..]
         else {
-            return Err(damaged("its parameters are not those of a stack"));
+            return Err(damaged("its parameters are invalid"));
         };
         let (stack, filling, sample, plan) = match sections {
             [stack, sample, plan] => (stack, None, sample, plan),
             [stack, filling, sample, plan] => (stack, Some(filling), sample, plan),
-            _ => return Err(damaged("its sections are not those of a stack")),
+            _ => return Err(damaged("its sections are invalid")),
         };
         let open = |section: &Section<'_>, may_be: fn(&Kind) -> bool| {
-            opening.nested(section, may_be)?.ok_or_else(|| damaged("a layer is not one"))
+            opening.nested(section, may_be)?.ok_or_else(|| damaged("a layer is not a filter"))
         };
         let opened: Arc<dyn Any + Send + Sync> =
             open(stack, |kind| kind.number == stack::KIND.number)?;
         let stack = opened.downcast::<Stack>().map_err(|_| damaged("it has no stack"))?;
         let stack = Arc::into_inner(stack).ok_or_else(|| damaged("it has no stack"))?;
         let filling = match filling {
-            Some(section) => Some(Filling { layer: open(section, may_be_layer)?, room }),
+            Some(section) => Some(Filling { layer: open(section, may_be_layer)?, capacity }),
             None => None,
         };
         if (sample.kind, sample.piece, plan.kind, plan.piece)
@@ -162,8 +165,8 @@ impl AdaptiveStack {
         {
             return Err(damaged("its sections are in another order"));
         }
-        if filling.is_none() && room != 0 || stack.layers().len() + 2 > MAX_LAYERS {
-            return Err(damaged("its layers are not as many as they may be"));
+        if filling.is_none() && capacity != 0 || stack.layers().len() + 2 > MAX_LAYERS {
+            return Err(damaged("its number of layers is invalid"));
         }
         let total = [total, mistakes];
         let counts =
@@ -176,7 +179,7 @@ impl AdaptiveStack {
         opened.write().generation = generation;
         *opened.counted() = counted;
         if opened.count() != head.count {
-            return Err(damaged("its first layer holds another number of keys"));
+            return Err(damaged("its number of keys does not match its first layer"));
         }
         Ok(opened)
     }
@@ -198,7 +201,7 @@ impl AdaptiveStack {
         self.read().plan.clone()
     }
 
-    /// Everything at one moment.
+    /// A consistent snapshot of the state.
     pub fn state(&self) -> State {
         let inner = self.read();
         let filling = inner.filling.as_ref();
@@ -208,12 +211,12 @@ impl AdaptiveStack {
             generation: inner.generation,
             psi: inner.stack.knowledge().psi,
             layers: inner.stack.layers().len() as u64,
-            filled: filling.map_or([0, 0], |filling| [filling.layer.count(), filling.room]),
+            filled: filling.map_or([0, 0], |filling| [filling.layer.count(), filling.capacity]),
             counted: self.counted.read().clone(),
         }
     }
 
-    /// The layers that answer, and behind them, if there is one, that which is being filled.
+    /// The layers that answer queries and, behind them, the one that is being filled, if any.
     pub fn layers(&self) -> Vec<Arc<dyn Kernel>> {
         let inner = self.read();
         let filling = inner.filling.iter().map(|filling| filling.layer.clone());
@@ -225,13 +228,14 @@ impl AdaptiveStack {
         self.read().stack.known_rate()
     }
 
-    /// How often each key of the sample came.
+    /// How often each key of the sample occurred.
     pub fn sample(&self) -> Vec<u64> {
         self.counted.read().sample.values().copied().collect()
     }
 }
 
-/// Whether a layer may be of this kind: it takes insertions, and refuses none because it is full.
+/// Whether a layer may be of this kind: it supports insertion, and never refuses a key because it
+/// is full.
 fn may_be_layer(kind: &Kind) -> bool {
     kind.layer && kind.inserts && !kind.bounded
 }
@@ -301,7 +305,9 @@ impl Kernel for AdaptiveStack {
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
         let inner = self.read();
         let filling = match &inner.filling {
-            Some(Filling { layer, room }) => Some(Filling { layer: layer.copy()?, room: *room }),
+            Some(Filling { layer, capacity }) => {
+                Some(Filling { layer: layer.copy()?, capacity: *capacity })
+            }
             None => None,
         };
         let copy = AdaptiveStack::with(inner.stack.duplicate()?, filling, inner.plan.clone())?;
@@ -310,7 +316,7 @@ impl Kernel for AdaptiveStack {
         Ok(Arc::new(copy))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let inner = self.read();
         let counted = self.counted.read();
         let stack = kernel::nested(&inner.stack);
@@ -324,28 +330,38 @@ impl Kernel for AdaptiveStack {
         sections.extend(filling.iter().map(|frame| section(SECTION_FRAME, &frame[..])));
         sections.push(section(SECTION_SAMPLE, &sample));
         sections.push(section(SECTION_PLAN, &inner.plan));
-        let room = inner.filling.as_ref().map_or(0, |filling| filling.room);
+        let capacity = inner.filling.as_ref().map_or(0, |filling| filling.capacity);
         let Counted { collecting, asked, wrong, strikes, total, shift, .. } = *counted;
         let [total, mistakes] = total;
-        let parameters =
-            vec![inner.generation, room, collecting, asked, wrong, strikes, total, mistakes, shift];
-        // As many keys as the frame has: others may have come since.
+        let parameters = vec![
+            inner.generation,
+            capacity,
+            collecting,
+            asked,
+            wrong,
+            strikes,
+            total,
+            mistakes,
+            shift,
+        ];
+        // The number of keys in the frame: others may have been inserted since.
         let (count, capacity) = match format::read_header(&stack, stack.len() as u64) {
             Ok((head, ..)) => (head.count, inner.stack.capacity().map(|_| head.capacity)),
             Err(_) => (inner.stack.count(), inner.stack.capacity()),
         };
-        look(Content { parameters, count, capacity, sections });
+        visit(Content { parameters, count, capacity, sections });
     }
 
-    /// Into each layer of keys that it reaches, and into the one that is being built. A layer behind
-    /// the first that has no room is given up with all others there.
+    /// Inserts into each layer of keys that it reaches, and into the one that is being built. If a
+    /// layer behind the first is full, all layers behind the first are dropped.
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
         let inner = self.read();
         match inner.stack.insert(hashes) {
             Err(Error::Capacity(_)) if inner.stack.layers().len() > 1 => {}
             refused @ Err(_) => return refused,
             Ok(()) => {
-                // What fails here fails the layer, not the insertion: it will not be let in.
+                // A failure here fails the layer, not the insertion: the layer will not be
+                // activated.
                 let _ = inner.building.as_ref().map(|building| inner.bring(building, hashes));
                 return Ok(());
             }
@@ -353,7 +369,7 @@ impl Kernel for AdaptiveStack {
         drop(inner);
         let mut inner = self.write();
         inner.building = None;
-        self.give_up(&mut inner, None)?;
+        self.drop_layers(&mut inner, None)?;
         inner.stack.insert(hashes)
     }
 

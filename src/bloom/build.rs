@@ -1,10 +1,10 @@
-//! Filling a filter: with distinct hashes, whose number is known, or with any, in any order.
+//! Filling a filter: with distinct hashes, whose number is known, or with any hashes in any order.
 //!
-//! Bits are set without locked instructions, so a cache line may have one writer at a time. A blocked
-//! filter of distinct hashes, which come in the order of their blocks, has a range of blocks per
-//! thread. Otherwise each thread sorts what it sets (hashes, or positions if the filter is not
-//! blocked) by stripe, a range of lines with a lock, and sets the bits of many under it. Either way
-//! the bits are those of the set, whatever the order and the threads.
+//! Bits are set without locked instructions, so a cache line must have one writer at a time. In a
+//! blocked filter of distinct hashes, which come in the order of their blocks, each thread has a
+//! range of blocks. Otherwise each thread sorts its hashes (or positions, if the filter is not
+//! blocked) by stripe, a range of lines with a lock, and sets many bits under each lock. Either way
+//! the bits depend only on the set, not on order and threads.
 
 use super::probes::Probes;
 use super::{BLOCK_BITS, Bloom, Layout, Shape};
@@ -15,10 +15,10 @@ use crate::hash::Hash128;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-/// The most stripes: enough that two threads seldom wait for one, few enough that what waits for
-/// them (8 or 16 KiB each) fits a core's cache.
+/// Maximum number of stripes: enough that threads seldom wait for each other, few enough that the
+/// buffers (8 or 16 KiB each) fit a core's cache.
 const STRIPES: u64 = 32;
-/// Hashes or positions that wait for a stripe.
+/// Hashes or positions buffered per stripe.
 const WAITING: usize = 1 << 10;
 
 impl Bloom {
@@ -36,7 +36,7 @@ impl Bloom {
         Ok(bloom)
     }
 
-    /// Each thread has some of the partitions.
+    /// Fills by stripes; each thread reads some of the partitions.
     fn fill_by_stripe(self, hashes: &Distinct, threads: usize) -> Bloom {
         let filling = Filling::of(self);
         std::thread::scope(|scope| {
@@ -54,7 +54,7 @@ impl Bloom {
     /// ranges is read by both.
     fn fill_in_parallel(&self, hashes: &Distinct, threads: u64) {
         let blocks = self.blocks();
-        // The least `hi` that falls into `block`, or one past every `hi`.
+        // The lowest `hi` of a block, or one past every `hi`.
         let start = |block: u64| ((block as u128) << 64).div_ceil(blocks as u128);
         std::thread::scope(|scope| {
             for thread in 0..threads {
@@ -92,7 +92,7 @@ pub struct Filling {
 }
 
 impl Filling {
-    /// Of an empty filter.
+    /// Starts with an empty filter.
     pub fn new(shape: Shape) -> Result<Filling> {
         Ok(Filling::of(Bloom::new(shape)?))
     }
@@ -104,7 +104,7 @@ impl Filling {
         Filling { bloom, stripes, shift }
     }
 
-    /// What one thread needs to set bits.
+    /// The state of one thread that sets bits.
     pub fn share(&self) -> Share<'_> {
         let stripes = self.stripes.len();
         let waiting = match self.bloom.shape.layout {
@@ -117,14 +117,14 @@ impl Filling {
         Share { filling: self, waiting }
     }
 
-    /// The filter of all hashes that were inserted: at most `most`, and as many as its bits say.
-    pub fn finish(self, most: u64) -> Bloom {
+    /// The filter of all inserted hashes. Its count is estimated from the bits, and at most `max`.
+    pub fn finish(self, max: u64) -> Bloom {
         let count = self.bloom.cardinality().round() as u64;
-        self.bloom.hold(count.min(most));
+        self.bloom.hold(count.min(max));
         self.bloom
     }
 
-    /// Adds to what waits for a stripe, and if that is enough lets `set` have it under the lock.
+    /// Adds to the buffer of a stripe; if it is full, passes it to `set` under the lock.
     #[inline(always)]
     fn push<T: Copy>(
         &self,
@@ -148,20 +148,20 @@ impl Filling {
     }
 }
 
-/// What one thread sets.
+/// The state of one thread.
 pub struct Share<'a> {
     filling: &'a Filling,
     waiting: Waiting,
 }
 
-/// What waits, by stripe.
+/// The buffers, by stripe.
 enum Waiting {
     Hashes(Vec<Vec<Hash128>>),
     Positions { positions: Vec<Vec<u64>>, probes: Box<Probes> },
 }
 
 impl Share<'_> {
-    /// Takes hashes in, any number of times each.
+    /// Inserts hashes, any number of times each.
     pub fn insert(&mut self, hashes: &[Hash128]) {
         let Share { filling, waiting } = self;
         let bloom = &filling.bloom;
@@ -211,8 +211,8 @@ mod tests {
     use crate::hash::Hasher;
     use crate::kernel::Kernel;
 
-    /// The bits do not depend on order, repetitions and threads, whatever the layout; the filter
-    /// has fewer blocks than stripes, or more.
+    /// The bits do not depend on order, repetitions and threads in any layout; the filter has fewer
+    /// blocks than stripes, or more.
     #[test]
     fn threads_fill_as_one() {
         let hasher = Hasher::seeded(9);

@@ -1,26 +1,27 @@
-//! Bloom filters: a set of bits per key; a key is "there" if all of its bits are.
+//! Bloom filters: every key sets a few bits; a key may be in the set if all of its bits are set.
 //!
 //! Three layouts of `bits` bits with `hashes` = k probes per key, for a hash (hi, lo):
 //!
 //! * **Blocked**: `hi` chooses one of the blocks of 512 bits (a cache line), `lo` the bits in it,
-//!   as `block.rs` says. One cache miss per key; the uneven load of the blocks costs some rate
+//!   see `block.rs`. One cache miss per key; the uneven load of the blocks costs some rate
 //!   (Putze, Sanders, Singler 2009), which `planning/bloom.py` computes exactly.
 //! * **Standard**: k independent positions anywhere.
 //! * **Segmented**: probe j stays in segment j of k (nearly) equal ones.
 //!
-//! Filters that are not blocked can be cut to their first `kept` bits: a probe past them says "yes",
-//! so a truncated filter errs more but never denies a key (Mersy, Wang, Sintos, Krishnan 2024,
-//! Definition 3.1). They truncate standard filters, where the probes that are left differ between
-//! keys; a prefix of segments keeps the first probes of every key, which errs less.
+//! Filters that are not blocked can be truncated to their first `kept` bits: a probe past them says
+//! "yes", so a truncated filter has more false positives but never rejects a key (Mersy, Wang,
+//! Sintos, Krishnan 2024, Definition 3.1). The paper truncates standard filters, where the
+//! remaining probes differ between keys; a prefix of segments keeps the first probes of every key,
+//! which gives a lower rate.
 //!
 //! Invariant: every position of every inserted hash that lies below `kept` is set.
 //!
 //! Readers take no lock: bits are atomic words, only ever set. One writer at a time holds the
 //! lock, so setting a bit is a plain load and store rather than a locked instruction.
 //!
-//! In reading order: `shape.rs` (layouts, positions), this file (query, insert, the frame), `probes.rs`
-//! (batches of the layouts that are not blocked), `wide.rs` (the same with AVX-512), `build.rs`, `sets.rs` (filters as sets: how many
-//! keys, union, intersection, a prefix).
+//! In reading order: `shape.rs` (layouts, positions), this file (query, insert, the frame),
+//! `probes.rs` (batches of the layouts that are not blocked), `wide.rs` (the same with AVX-512),
+//! `build.rs`, `sets.rs` (filters as sets: cardinality, union, intersection, a prefix).
 
 mod build;
 mod probes;
@@ -56,10 +57,10 @@ pub struct Bloom {
     shape: Shape,
     prober: Prober,
     bits: Buffer,
-    /// Insertions that changed a bit; for unions and intersections, an estimate.
+    /// Insertions that changed a bit; after a union or intersection, an estimate.
     count: AtomicU64,
-    /// Insertions, and how many of them there may be before the bits are counted again: in a full
-    /// filter most new keys change nothing.
+    /// Insertions, and the number of them at which the bits are counted again: in a full filter
+    /// most new keys change nothing.
     insertions: AtomicU64,
     recount_at: AtomicU64,
     writer: RwLock<()>,
@@ -83,14 +84,14 @@ impl Bloom {
         }
     }
 
-    /// The one writer; others wait, readers do not.
+    /// Locks for the only writer; other writers wait, readers do not.
     pub fn writer(&self) -> Writer<'_> {
         Writer { bloom: self, _lock: self.writer.write() }
     }
 
-    fn frozen_bytes<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
+    fn with_bytes<R>(&self, visit: impl FnOnce(&[u8]) -> R) -> R {
         let _lock = self.writer.read();
-        look(self.bits.as_slice())
+        visit(self.bits.as_slice())
     }
 
     /// Its sizes.
@@ -98,7 +99,7 @@ impl Bloom {
         self.shape
     }
 
-    /// The share of segment `j` that answers "yes": set bits, and all that was cut off.
+    /// The fraction of segment `j` that answers "yes": set bits, and all bits that were cut off.
     fn segment_rate(&self, j: u32) -> f64 {
         let segment = self.shape.segment(j);
         let end = segment.start + segment.length;
@@ -107,7 +108,7 @@ impl Bloom {
         (self.ones_in(kept) + cut) as f64 / segment.length as f64
     }
 
-    /// Opens what a frame holds; `own` turns the section's bytes into a buffer.
+    /// Opens the filter of a frame; `own` turns the section's bytes into a buffer.
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
@@ -124,7 +125,7 @@ impl Bloom {
             Shape::new(layout, bits, hashes, kept).map_err(|error| damaged(&error.to_string()))?;
         let as_written = section.kind == SECTION_BITS && section.piece == layout.piece();
         if !as_written || section.bytes.len() != shape.bytes() {
-            return Err(damaged("its bits are not as its parameters say"));
+            return Err(damaged("its bits do not match its parameters"));
         }
         let last = section.bytes.last_chunk::<8>().map_or(0, |last| u64::from_le_bytes(*last));
         if last & !last_word_mask(kept) != 0 {
@@ -137,7 +138,7 @@ impl Bloom {
         self.shape.bits / BLOCK_BITS
     }
 
-    /// A bit, or "yes" for one that was cut off.
+    /// A bit; set for one that was cut off.
     #[inline(always)]
     fn kept_bit(&self, position: u64) -> bool {
         let word = self.bits.words().get((position / 64) as usize);
@@ -145,7 +146,8 @@ impl Bloom {
             | word.is_none_or(|word| word.load(Relaxed) >> (position % 64) & 1 == 1)
     }
 
-    /// Sets the bits of hashes; how many brought a new one. For the one writer (of their blocks).
+    /// Sets the bits of hashes; returns how many set a new bit. Only for the one writer (of their
+    /// blocks).
     fn set(&self, hashes: &[Hash128]) -> u64 {
         if self.shape.layout == Layout::Blocked {
             return self.prober.set(self.bits.lines(), hashes);
@@ -157,8 +159,8 @@ impl Bloom {
         ones_of(self.bits.words())
     }
 
-    /// Set bits in a range of positions. Counted in one pass: the difference of two counts would
-    /// pass below zero beside a writer.
+    /// The number of set bits in a range of positions. Counted in one pass: beside a writer, the
+    /// difference of two counts could be negative.
     fn ones_in(&self, range: Range<u64>) -> u64 {
         let words = self.bits.words();
         let (first, last) = ((range.start / 64) as usize, (range.end / 64) as usize);
@@ -200,7 +202,7 @@ impl Kernel for Bloom {
         }
     }
 
-    /// Keys inserted, not counting those that changed nothing; an estimate after a merge.
+    /// The number of inserted keys, without those that changed no bit; an estimate after a merge.
     fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
@@ -225,7 +227,7 @@ impl Kernel for Bloom {
         self.shape.kept
     }
 
-    /// Exact given the bits as they are: per block, per segment or over all.
+    /// Exact for the present bits: per block, per segment or in total.
     fn rate(&self) -> f64 {
         match self.shape.layout {
             Layout::Blocked => {
@@ -241,17 +243,17 @@ impl Kernel for Bloom {
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
-        let bits = self.frozen_bytes(Buffer::copied)?;
+        let bits = self.with_bytes(Buffer::copied)?;
         Ok(Arc::new(Bloom::with(self.shape, bits, self.count())))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let Shape { layout, bits, hashes, kept, .. } = self.shape;
         let parameters = vec![layout as u64, bits, u64::from(hashes), kept];
         let piece = layout.piece();
-        self.frozen_bytes(|bytes| {
+        self.with_bytes(|bytes| {
             let sections = vec![Section { kind: SECTION_BITS, piece, bytes }];
-            look(Content { parameters, count: self.count(), capacity: None, sections });
+            visit(Content { parameters, count: self.count(), capacity: None, sections });
         });
     }
 

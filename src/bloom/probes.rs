@@ -1,11 +1,11 @@
-//! Batches of keys of a filter that is not blocked: queries, insertions, positions.
+//! Batches of keys for layouts that are not blocked: queries, insertions, positions.
 //!
-//! Keys are probed in rounds: once each, then again those that found their bit set. So an absent key
-//! costs two probes on average (half of the bits are set), not k. Where most keys pass, they are likely
-//! in the set, and get several probes per round; where most of those before were in the set and the
-//! filter is in a cache, all probes at once and no rounds. The words of a round are fetched side by side, and its positions, which cost
-//! more than the bits while the filter is in a cache, are computed in loops that the compiler turns
-//! into vectors where the processor has them.
+//! Keys are probed in rounds: once each, then again the keys that found their bit set. So an absent
+//! key costs two probes on average (half of the bits are set), not k. If most keys pass, they are
+//! likely in the set and get several probes per round; if most keys before were in the set and the
+//! filter is in a cache, all probes are done at once without rounds. The words of a round are
+//! fetched side by side. Computing positions costs more than reading the bits while the filter is
+//! in a cache, so it is done in loops that the compiler vectorizes.
 
 use super::shape::Segment;
 use super::{Bloom, Shape, wide};
@@ -15,21 +15,21 @@ use crate::kernel::Kernel;
 use crate::processor::vectorized;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Keys that are probed together: more than a core has cache misses in flight, and few enough that all
-/// about them stays in the first cache.
+/// Keys probed together: more than a core has cache misses in flight, and few enough that their
+/// state stays in the L1 cache.
 const TOGETHER: usize = 128;
-/// Keys that tell whether the first ones are in the set. Fewer are not worth a round.
+/// Keys in the first group, which shows whether keys are in the set. Fewer are not worth a round.
 const FIRST: usize = 32;
-/// The most probes of a key whose positions are computed at once. Up to a rate of 2⁻¹⁶ a key has no more.
+/// Probes of a key whose positions are computed at once. Up to a rate of 2⁻¹⁶ a key has no more.
 const MAX_AT_ONCE: usize = 16;
-/// Bytes that the last cache holds beside others: probes of such a filter overlap without prefetching.
+/// Filters of up to this many bytes stay in the last-level cache: their probes overlap without
+/// prefetching.
 const CACHED: usize = 1 << 22;
-/// How many positions before a bit is set its word is prefetched: a core has about a dozen cache misses
-/// in flight.
+/// How many positions ahead a word is prefetched: a core has about a dozen cache misses in flight.
 const AHEAD: usize = 16;
 
 vectorized! {
-    /// Answers for up to [`TOGETHER`] hashes; how many are accepted.
+    /// Answers up to [`TOGETHER`] hashes; returns how many are accepted.
     fn probe_together(
         bloom: &Bloom,
         probes: &mut Probes,
@@ -48,7 +48,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// Finds the positions of `rows` probes of each key, from `j` on.
+    /// Computes the positions of `rows` probes of each key, from `j` on.
     fn advance_together(probes: &mut Probes, shape: &Shape, j: u32, rows: usize) -> () {
         for row in 0..rows {
             probes.advance(row, shape.segment(j + row as u32));
@@ -79,7 +79,8 @@ impl Bloom {
         }
     }
 
-    /// Answers "yes" where all bits are set; how often. `CUT` is whether the filter is truncated.
+    /// Accepts hashes whose bits are all set; returns how many. `CUT` is whether the filter is
+    /// truncated.
     #[inline(always)]
     fn probe<const CUT: bool>(
         &self,
@@ -106,8 +107,8 @@ impl Bloom {
         probes.len
     }
 
-    /// As [`Bloom::probe`], for keys that are likely in a set whose filter is in a cache: all bits of
-    /// each, a few keys at a time, whose positions stay in registers.
+    /// Like [`Bloom::probe`], for keys that are likely in the set and a filter in a cache: all bits
+    /// of each key, a few keys at a time, with positions in registers.
     #[inline(always)]
     fn probe_all<const CUT: bool>(&self, hashes: &[Hash128], out: &mut [bool]) -> usize {
         const LANES: usize = 4;
@@ -142,7 +143,7 @@ impl Bloom {
 }
 
 impl Bloom {
-    /// Sets the bits of hashes, one after the other; how many brought a new one.
+    /// Sets the bits of hashes, one after the other; returns how many set a new bit.
     pub(super) fn set_spread(&self, hashes: &[Hash128]) -> u64 {
         let (shape, words) = (self.shape, self.bits.words());
         let set = |position: u64| match words.get((position / 64) as usize) {
@@ -183,7 +184,7 @@ impl Bloom {
     }
 }
 
-/// Sets a bit of a word; the lowest bit of the answer says whether it was new.
+/// Sets a bit of a word; returns 1 if it was new.
 #[inline(always)]
 fn set_bit(word: &AtomicU64, position: u64) -> u64 {
     let old = word.load(Relaxed);
@@ -198,7 +199,7 @@ fn fetch(words: &[AtomicU64], positions: &[u64]) {
     }
 }
 
-/// The bit at a position of a filter of `kept` bits, 1 for one that was cut off.
+/// The bit at a position of a filter of `kept` bits; 1 for a bit that was cut off.
 #[inline(always)]
 fn bit<const CUT: bool>(words: &[AtomicU64], kept: u64, position: u64) -> u64 {
     let word = words.get((position / 64) as usize);
@@ -206,7 +207,7 @@ fn bit<const CUT: bool>(words: &[AtomicU64], kept: u64, position: u64) -> u64 {
     (word >> (position % 64)) & 1 | u64::from(CUT && position >= kept)
 }
 
-/// Whether nearly all keys passed: of absent ones, half do.
+/// Whether nearly all keys passed; of absent keys, half do.
 fn mostly(passed: usize, keys: usize) -> bool {
     passed > keys / 4 * 3
 }
@@ -220,19 +221,19 @@ pub struct Probes {
     sources: [u64; TOGETHER],
     /// `lo`.
     steps: [u64; TOGETHER],
-    /// Of each probe of the round.
+    /// The positions of each probe of the round.
     positions: [[u64; TOGETHER]; MAX_AT_ONCE],
 }
 
 impl Probes {
-    /// Of no keys.
+    /// State without keys.
     pub fn new() -> Probes {
         let [sources, steps] = [[0; TOGETHER]; 2];
         let positions = [[0; TOGETHER]; MAX_AT_ONCE];
         Probes { keys: [0; TOGETHER], len: 0, sources, steps, positions }
     }
 
-    /// Begins with the first probe of other keys, at most [`TOGETHER`].
+    /// Starts with the first probe of other keys, at most [`TOGETHER`].
     #[inline(always)]
     fn start(&mut self, hashes: &[Hash128]) {
         self.len = hashes.len().min(TOGETHER);
@@ -241,10 +242,10 @@ impl Probes {
         }
     }
 
-    /// Keeps the keys of which probes `j..j + N` find their bits set; returns N.
+    /// Keeps the keys for which probes `j..j + N` find their bits set; returns N.
     #[inline(always)]
     fn round<const N: usize, const CUT: bool>(&mut self, bloom: &Bloom, j: u32) -> u32 {
-        // Copies, which the compiler need not read again after every bit.
+        // Copied, so that the compiler need not reload them after every bit.
         let (shape, words) = (bloom.shape, bloom.bits.words());
         for i in 0..N {
             self.advance(i, shape.segment(j + i as u32));
@@ -256,13 +257,14 @@ impl Probes {
         let mut passed = 0;
         for at in 0..self.len.min(TOGETHER) {
             let positions: [u64; N] = std::array::from_fn(|i| self.positions[i][at]);
-            // Written always and kept if it is to be: a branch would be guessed wrong half the time.
+            // Always written, and kept only if it passed: a branch would be mispredicted half the
+            // time.
             self.keys[passed] = self.keys[at];
             self.sources[passed] = self.sources[at];
             self.steps[passed] = self.steps[at];
             passed += match positions[..] {
                 [position] => bit(position) as usize,
-                // Here most keys pass, so that the branches are guessed right.
+                // Here most keys pass, so branches are predicted well.
                 _ => usize::from(positions.into_iter().all(|position| bit(position) == 1)),
             };
         }
@@ -270,7 +272,7 @@ impl Probes {
         N as u32
     }
 
-    /// Every position of every hash.
+    /// Calls `take` with every position of every hash.
     pub fn positions_of(&mut self, shape: &Shape, hashes: &[Hash128], mut take: impl FnMut(u64)) {
         for hashes in hashes.chunks(TOGETHER) {
             self.start(hashes);
@@ -283,17 +285,17 @@ impl Probes {
         }
     }
 
-    /// The positions of as many probes from `j` on as are computed at once.
+    /// The positions of the next probes from `j` on, as many as are computed at once.
     fn advance_some(&mut self, shape: &Shape, j: u32) -> &[[u64; TOGETHER]] {
         let rows = MAX_AT_ONCE.min((shape.hashes - j) as usize);
         advance_together(self, shape, j, rows);
         &self.positions[..rows]
     }
 
-    /// Finds where the next probe of each key is, in a segment.
+    /// Computes the next probe of each key, in a segment.
     #[inline(always)]
     fn advance(&mut self, row: usize, segment: Segment) {
-        // Beyond the last key, so that none is left that does not fill a vector.
+        // Continues past the last key to fill a vector.
         let len = self.len.next_multiple_of(8).min(TOGETHER);
         let sources = self.sources[..len].iter_mut().zip(&self.steps);
         let probes = sources.zip(&mut self.positions[row]);
@@ -317,10 +319,10 @@ mod tests {
     use crate::bloom::Layout;
     use crate::hash::Hasher;
 
-    /// A batch of any length and mixture is answered as its keys are one by one, and insertions set
-    /// the bits that the positions of each key name, whole and cut off.
+    /// A batch of any length and mixture gives the same answers as single keys, and insertions set
+    /// the bits at the positions of each key, for whole and truncated filters.
     #[test]
-    fn batches_are_as_single_keys() {
+    fn batches_answer_like_single_keys() {
         let hasher = Hasher::seeded(3);
         let hashes: Vec<Hash128> = (0..1000).map(|key| hasher.signed(key)).collect();
         let (members, absent) = hashes.split_at(500);
@@ -344,7 +346,7 @@ mod tests {
                             filter.shape.positions(*hash).all(|p| filter.kept_bit(p))
                         };
                         assert!(out.iter().copied().eq(batch.iter().map(single)));
-                        // What likely keys get, for any processor and for this one.
+                        // The path for likely members, for any processor and for this one.
                         let found = filter.probe_all::<true>(batch, &mut out);
                         assert!(out.iter().copied().eq(batch.iter().map(single)));
                         assert_eq!(found, batch.iter().filter(|hash| single(hash)).count());
@@ -362,7 +364,7 @@ mod tests {
         }
     }
 
-    /// Positions in segments of more than 2³² bits, which are computed otherwise.
+    /// Positions in segments of more than 2³² bits take another path.
     #[test]
     fn long_segments() {
         let hasher = Hasher::seeded(3);

@@ -1,4 +1,4 @@
-//! Bloom filters as sets: how many keys they hold, united, intersected, cut to a prefix.
+//! Bloom filters as sets: cardinality, union, intersection, truncation.
 
 use super::{Bloom, Layout, Shape, last_word_mask};
 use crate::bits::Buffer;
@@ -7,8 +7,8 @@ use crate::kernel::Kernel;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Bloom {
-    /// How many distinct keys would set as many bits (Swamidass and Baldi 2007, by layout).
-    /// Infinite when all bits are set.
+    /// The number of distinct keys that would set as many bits (Swamidass and Baldi 2007, by
+    /// layout). Infinite if all bits are set.
     pub fn cardinality(&self) -> f64 {
         let ones = self.ones();
         if ones == self.shape.kept {
@@ -16,8 +16,8 @@ impl Bloom {
         }
         let zeros = 1.0 - ones as f64 / self.shape.kept as f64;
         let k = f64::from(self.shape.hashes);
-        // One key takes this share of the zeros away: it hits one block of all, and there a given
-        // bit with one of its probes.
+        // One key sets this fraction of the zeros: it hits one of the blocks, and in it a given bit
+        // with one of its probes.
         let hit_by_one_key = match self.shape.layout {
             Layout::Blocked => (1.0 - self.prober.miss()) / self.blocks() as f64,
             Layout::Standard => -f64::exp_m1(k * f64::ln_1p(-1.0 / self.shape.bits as f64)),
@@ -26,7 +26,7 @@ impl Bloom {
         (zeros.ln() / f64::ln_1p(-hit_by_one_key)).abs()
     }
 
-    /// The filter of all keys of both.
+    /// A filter of the keys of both.
     pub fn union(&self, other: &Bloom) -> Result<Bloom> {
         let merged = self.combine(other, |a, b| a | b)?;
         let (a, b) = (self.count(), other.count());
@@ -35,7 +35,7 @@ impl Bloom {
         Ok(merged)
     }
 
-    /// A filter of the keys that are in both; it also keeps bits that only chance put in both.
+    /// A filter of the keys in both; it also keeps bits that are set in both by chance.
     pub fn intersection(&self, other: &Bloom) -> Result<Bloom> {
         let either = self.combine(other, |a, b| a | b)?.cardinality();
         let merged = self.combine(other, |a, b| a & b)?;
@@ -62,7 +62,7 @@ impl Bloom {
                 described(others)
             )));
         }
-        // Of filters that were cut, what both keep (Mersy et al. 2024, section 5.4).
+        // Of truncated filters, the part that both keep (Mersy et al. 2024, section 5.4).
         let merged = Bloom::new(Shape { kept, ..mine })?;
         let pairs = self.bits.words().iter().zip(other.bits.words());
         for (target, (a, b)) in merged.bits.words().iter().zip(pairs) {
@@ -79,11 +79,11 @@ impl Bloom {
         let Shape { layout, bits, hashes, kept: current, .. } = self.shape;
         if kept > current {
             let message =
-                format!("bits must be at most {current}, those of the filter, not {kept}");
+                format!("bits must be at most {current}, the size of the filter, not {kept}");
             return Err(Error::Parameter(message));
         }
         let shape = Shape::new(layout, bits, hashes, kept)?;
-        let mut buffer = self.frozen_bytes(|bytes| Buffer::copied(&bytes[..shape.bytes()]))?;
+        let mut buffer = self.with_bytes(|bytes| Buffer::copied(&bytes[..shape.bytes()]))?;
         if let Some(last) = buffer.as_mut_slice().last_chunk_mut::<8>() {
             *last = (u64::from_le_bytes(*last) & last_word_mask(kept)).to_le_bytes();
         }

@@ -1,4 +1,4 @@
-//! Layouts and sizes of Bloom filters, and where the bits of a hash are.
+//! Layouts and sizes of Bloom filters, and the positions of a hash.
 
 use crate::bits::{LINE, reduce};
 use crate::error::{Error, Result};
@@ -6,7 +6,7 @@ use crate::hash::{Hash128, mix13};
 
 /// Bits of a block: one cache line.
 pub const BLOCK_BITS: u64 = 8 * LINE as u64;
-/// The most probes per key; more would not pay at any rate above 10⁻¹².
+/// Maximum number of probes per key; more would not pay at any rate above 10⁻¹².
 pub const MAX_HASHES: u32 = 64;
 /// log2 of the bytes of a piece with its own checksum in a segmented filter's file.
 const PIECE: u32 = 12;
@@ -30,7 +30,7 @@ impl Layout {
         Layout::ALL.into_iter().find(|layout| layout.name() == name)
     }
 
-    /// log2 of the bytes per checksum in a file: what may be cut to a prefix has pieces.
+    /// log2 of the bytes per checksum in a file: layouts that can be truncated have one per piece.
     pub(super) fn piece(self) -> u32 {
         if self == Layout::Segmented { PIECE } else { 0 }
     }
@@ -45,7 +45,7 @@ impl Layout {
     }
 }
 
-/// Sizes of a Bloom filter; two filters merge if theirs are equal.
+/// Sizes of a Bloom filter; filters of equal sizes can be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Where bits may lie.
@@ -54,16 +54,16 @@ pub struct Shape {
     pub bits: u64,
     /// Probes per key (k).
     pub hashes: u32,
-    /// How many of the bits, from the first, are kept.
+    /// The number of leading bits that are kept.
     pub kept: u64,
-    /// Bits of a segment, of which the first `longer` have one more; a filter that is not
-    /// segmented is one segment that all probes share.
+    /// Bits of a segment; the first `longer` segments have one more. A filter that is not segmented
+    /// is one segment that all probes share.
     pub(super) segment: u64,
     pub(super) longer: u64,
 }
 
 impl Shape {
-    /// A shape, or the reason why it cannot be.
+    /// A shape, or an error that says why it is invalid.
     pub fn new(layout: Layout, bits: u64, hashes: u32, kept: u64) -> Result<Shape> {
         let refuse = |message: String| Err(Error::Parameter(message));
         if !(1..=MAX_HASHES).contains(&hashes) {
@@ -97,7 +97,7 @@ impl Shape {
         self.kept.div_ceil(64) as usize * 8
     }
 
-    /// The bits that probe `j` may fall on.
+    /// The bits where probe `j` may fall.
     #[inline(always)]
     pub(super) fn segment(&self, j: u32) -> Segment {
         let j = u64::from(j);
@@ -120,7 +120,7 @@ impl Shape {
     }
 }
 
-/// The bits that a probe may fall on.
+/// The bits where a probe may fall.
 #[derive(Clone, Copy)]
 pub(super) struct Segment {
     pub start: u64,
@@ -128,14 +128,15 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// The position of a probe, of which `source` is hi + j·lo. It is mixed: multiples alone would be
-    /// an arithmetic progression, whose regularity shows in the rate of small filters.
+    /// The position of a probe with `source` hi + j·lo. The source is mixed: multiples alone would
+    /// be an arithmetic progression, whose regularity would show in the rate of small filters.
     #[inline(always)]
     pub fn position(self, source: u64) -> u64 {
         self.start + reduce(mix13(source), self.length)
     }
 
-    /// The same, in a segment of fewer than 2³² bits: `reduce` in halves, which vectors can multiply.
+    /// The same in a segment of fewer than 2³² bits: `reduce` in halves, which vectors can
+    /// multiply.
     #[inline(always)]
     pub fn near(self, source: u64, length: u32) -> u64 {
         let (probe, length) = (mix13(source), u64::from(length));

@@ -1,5 +1,5 @@
-//! All probes of eight keys at once, with AVX-512: it multiplies 64-bit numbers, and gathers words from
-//! eight places. Fewer instructions per probe leave room for more cache misses in flight.
+//! All probes of eight keys at once with AVX-512, which multiplies 64-bit numbers and gathers words
+//! from eight addresses. With fewer instructions per probe, more cache misses are in flight.
 
 use super::Bloom;
 use crate::hash::Hash128;
@@ -7,7 +7,8 @@ use crate::hash::Hash128;
 /// Keys in a vector.
 const LANES: usize = 8;
 
-/// Answers for hashes; how many are accepted. Or `None`, if this processor or the filter is not for it.
+/// Answers hashes and returns how many are accepted; `None` if the processor or the filter is not
+/// suited.
 pub fn contains(bloom: &Bloom, hashes: &[Hash128], out: &mut [bool]) -> Option<usize> {
     #[cfg(target_arch = "x86_64")]
     if bloom.shape.bits <= u64::from(u32::MAX) && crate::processor::has_avx512() {
@@ -42,7 +43,7 @@ mod avx512 {
         found
     }
 
-    /// A bit per hash: whether it finds all its bits, or those that were not cut off.
+    /// A bit per hash: whether all its bits that were not cut off are set.
     #[target_feature(enable = "avx512f,avx512dq")]
     #[inline]
     fn together(bloom: &Bloom, hashes: &[Hash128; LANES]) -> u8 {
@@ -88,8 +89,8 @@ mod avx512 {
         _mm512_xor_si512(x, _mm512_srli_epi64::<31>(x))
     }
 
-    /// Reads words that may change meanwhile, all ones where `there` has no bit. An instruction rather
-    /// than an intrinsic, to which the compiler would say that nobody writes.
+    /// Reads words that other threads may change, with all ones where `there` has no bit. Inline
+    /// assembly, because the intrinsic would tell the compiler that nobody writes.
     ///
     /// # Safety
     /// Every place with a bit in `there` is below the number of words.
@@ -97,7 +98,7 @@ mod avx512 {
     #[inline]
     unsafe fn gather(words: &[AtomicU64], places: __m512i, there: __mmask8) -> __m512i {
         let mut found = _mm512_set1_epi64(-1);
-        // SAFETY: of aligned words each is read as a whole, and those places exist.
+        // SAFETY: aligned words are read atomically, and these places exist.
         unsafe {
             asm!("vpgatherqq {found} {{{there}}}, qword ptr [{words} + 8*{places}]",
                 found = inout(zmm_reg) found, there = inout(kreg) there => _,

@@ -133,7 +133,7 @@ impl Filter {
         };
         let (count, mut bytes) = (keys.len() as u64, Vec::new());
         let (mut attempt, mut size) = (0, bits);
-        kernel.frozen(&mut |content| {
+        kernel.with_content(&mut |content| {
             if let (Kind::Ribbon, &[_, _, _, tried, last, ..]) = (kind, &content.parameters[..]) {
                 (attempt, size) = (tried as u16, last);
             }

@@ -1,4 +1,4 @@
-//! A bucket as one machine word: four slots of f bits, compared and searched all at once.
+//! A bucket as one machine word: four slots of f bits, compared and searched at once.
 //!
 //! Bucket `i` of a table is the 4·f bits from bit `4·f·i` on, so it starts at a byte or in the
 //! middle of one (f odd, i odd), and one unaligned word holds it: 64 bits for f up to 16, 128
@@ -24,7 +24,7 @@ pub trait Word:
     + Shr<u32, Output = Self>
     + From<u32>
 {
-    /// The word at a byte; zero where the bytes do not reach, which a table's length excludes.
+    /// The word at a byte; zero past the end, which a table's length excludes.
     fn load(bytes: &[u8], at: usize) -> Self;
     /// Puts the word at a byte.
     fn store(self, bytes: &mut [u8], at: usize);
@@ -72,9 +72,9 @@ macro_rules! word {
 word!(u64);
 word!(u128);
 
-/// The slots of buckets of one fingerprint length. A bucket is named by the bit of the table at
-/// which it starts, a slot by its own first bit in the bucket. What lies in a word above the four
-/// slots belongs to other buckets, and never matters.
+/// The slots of buckets of one fingerprint length. A bucket is named by its first bit in the table,
+/// a slot by its first bit in the bucket. The bits of a word above the four slots belong to other
+/// buckets and are ignored.
 #[derive(Clone, Copy)]
 pub struct Slots<W> {
     bits: u32,
@@ -105,27 +105,27 @@ impl<W: Word> Slots<W> {
         [0, self.bits, 2 * self.bits, 3 * self.bits]
     }
 
-    /// The bucket that starts at a bit, from the lowest bit of the answer on.
+    /// The bucket that starts at a bit, in the lowest bits of the result.
     #[inline(always)]
     pub fn bucket(&self, bytes: &[u8], start: u64) -> W {
         W::load(bytes, (start / 8) as usize) >> (start % 8) as u32
     }
 
-    /// A mark, the highest bit, for each slot that is zero. Below the highest bit a slot carries
-    /// into it exactly if it is not zero when all ones are added.
+    /// Sets the highest bit of each slot that is zero. Adding all ones to the lower bits of a slot
+    /// carries into its highest bit exactly if they are not zero.
     #[inline(always)]
     pub fn empty(&self, bucket: W) -> W {
         let low = self.high - self.ones;
         !(((bucket & low) + low) | bucket) & self.high
     }
 
-    /// A mark for each slot with this fingerprint.
+    /// Sets the highest bit of each slot with this fingerprint.
     #[inline(always)]
     pub fn matching(&self, bucket: W, fingerprint: u32) -> W {
         self.empty(bucket ^ (W::from(fingerprint) * self.ones))
     }
 
-    /// The first marked slot, if any.
+    /// The first slot whose highest bit is set, if any.
     #[inline(always)]
     pub fn first(&self, marks: W) -> Option<u32> {
         (marks != W::from(0)).then(|| marks.lowest() + 1 - self.bits)

@@ -1,8 +1,8 @@
 //! A table of distinct hashes, chunk by chunk.
 //!
 //! No key leaves its chunk, and a chunk fits a core's cache: so chunks are filled one after the
-//! other, each in a memory of its own, by as many threads as there are. What goes into a chunk is
-//! sorted by fingerprint, then bucket, so the bytes depend on the set alone.
+//! other, each in its own memory, by all threads. The keys of a chunk are sorted by fingerprint,
+//! then bucket, so the bytes depend on the set alone.
 
 use super::insert::{Chunk, Search};
 use super::{Slots, Table, Word, on_width};
@@ -12,7 +12,8 @@ use crate::error::Result;
 use std::ops::Range;
 
 impl Table {
-    /// A table of distinct hashes, or [`crate::error::Error::Capacity`] where they do not fit.
+    /// Builds a table of distinct hashes, or fails with [`crate::error::Error::Capacity`] if they
+    /// do not fit.
     pub fn build(shape: Shape, hashes: &Distinct, threads: usize) -> Result<Table> {
         let mut table = Table::new(shape)?;
         let share = shape.chunks.div_ceil(threads.max(1) as u64);
@@ -41,15 +42,15 @@ impl Table {
     }
 }
 
-/// Fills a range of chunks, whose bytes these are; whether everything fits.
+/// Fills the bytes of a range of chunks; returns whether everything fits.
 fn fill<W: Word>(shape: &Shape, hashes: &Distinct, chunks: Range<u64>, bytes: &mut [u8]) -> bool {
     let slots = Slots::<W>::new(shape.kept);
-    // The last word of a chunk reaches into the next, which may be another thread's.
+    // The last word of a chunk overlaps the next, which may belong to another thread.
     let mut own = vec![0; shape.chunk_bytes() + shape.tail()];
     let mut search = Search::default();
     let mut codes: Vec<u64> = Vec::new();
     for (chunk, bytes) in chunks.zip(bytes.chunks_mut(shape.chunk_bytes())) {
-        // The least `hi` that falls into a chunk, or one past every `hi`.
+        // The lowest `hi` of a chunk, or one past every `hi`.
         let start = |chunk: u64| ((chunk as u128) << 64).div_ceil(shape.chunks as u128);
         codes.clear();
         for partition in hashes.overlapping(start(chunk) as u64, (start(chunk + 1) - 1) as u64) {

@@ -1,19 +1,20 @@
-//! Making room: the shortest way to a free slot is found first, then the fingerprints move.
+//! Insertion into full buckets: the shortest path to a free slot is found first, then fingerprints
+//! move.
 //!
-//! Every fingerprint in a full bucket could go to its other bucket, those there to theirs, and so
-//! on. Breadth-first search over the buckets of the chunk finds the fewest moves that end in a
-//! free slot. It marks what it visits, so it ends, and it gives up only when every bucket that can
-//! be reached is full: then these buckets hold only keys that have no others, and no arrangement
-//! whatever has room for one more (Hall's condition). Nothing moves before a way is found, so a
-//! refused insertion leaves every byte as it was.
+//! Every fingerprint in a full bucket could move to its other bucket, the fingerprints there to
+//! theirs, and so on. Breadth-first search over the buckets of the chunk finds the fewest moves
+//! that end in a free slot. It marks visited buckets, so it ends, and it fails only if every
+//! reachable bucket is full: then these buckets hold only keys that have no others, and no
+//! arrangement can hold one more (Hall's condition). Nothing moves before a path is found, so a
+//! failed insertion leaves every byte unchanged.
 
 use super::bucket::{Slots, Word};
 use super::shape::Shape;
 
-/// A full bucket on the way, and how it was reached.
+/// A full bucket on the path, and how it was reached.
 struct Visit {
     bucket: u64,
-    /// The index of the visit that leads here, and the slot there whose fingerprint would move.
+    /// The index of the previous visit, and its slot whose fingerprint would move here.
     from: usize,
     slot: u32,
 }
@@ -35,7 +36,7 @@ impl Search {
         new
     }
 
-    /// Forgets what was seen, at the cost of what was.
+    /// Clears the visited buckets, in time proportional to their number.
     fn forget(&mut self) {
         for visit in self.visits.drain(..) {
             self.seen[(visit.bucket / 64) as usize] = 0;
@@ -43,7 +44,7 @@ impl Search {
     }
 }
 
-/// A chunk to insert into: its bytes and at least a word more.
+/// A chunk to insert into: its bytes and at least one word more.
 pub struct Chunk<'a, W> {
     pub slots: Slots<W>,
     pub shape: &'a Shape,
@@ -56,8 +57,8 @@ impl<W: Word> Chunk<'_, W> {
         self.slots.bucket(self.bytes, self.slots.start(bucket))
     }
 
-    /// Puts a fingerprint into one of its two buckets, the emptier if there is room in both;
-    /// whether there is room at all. `change(bucket, slot, old)` is called for every slot that changes.
+    /// Puts a fingerprint into the emptier of its two buckets; returns whether it fits.
+    /// `change(bucket, slot, old)` is called for every slot that changes.
     #[inline(always)]
     pub fn insert(
         &mut self,
@@ -68,7 +69,7 @@ impl<W: Word> Chunk<'_, W> {
     ) -> bool {
         let slots = self.slots;
         let [here, there] = pair.map(|bucket| slots.empty(self.bucket(bucket)));
-        // Buckets fill from the first slot on, so more free slots are a larger number of marks.
+        // Buckets fill from the first slot on, so more free slots give a larger number.
         let (target, marks) = if here >= there { (pair[0], here) } else { (pair[1], there) };
         if let Some(slot) = slots.first(marks) {
             change(target, slot, 0);
@@ -83,7 +84,7 @@ impl<W: Word> Chunk<'_, W> {
         found.is_some()
     }
 
-    /// The free slot at the end of the shortest way from two full buckets; the visits lead there.
+    /// The free slot at the end of the shortest path from two full buckets; the visits lead there.
     fn find(&self, roots: [u64; 2], search: &mut Search) -> Option<u32> {
         let (slots, shape) = (self.slots, self.shape);
         search.seen.resize(shape.buckets.div_ceil(64) as usize, 0);
@@ -110,8 +111,8 @@ impl<W: Word> Chunk<'_, W> {
         None
     }
 
-    /// From the free slot at the last visit back to a root, each fingerprint on the way moves one
-    /// bucket on, and the new one takes the slot that is left. No bucket is on the way twice.
+    /// From the free slot at the last visit back to a root, each fingerprint on the path moves one
+    /// bucket on, and the new one takes the slot left free. No bucket is on the path twice.
     fn move_along(
         &mut self,
         visits: &[Visit],

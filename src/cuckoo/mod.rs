@@ -8,36 +8,36 @@
 //! Invariant: for every inserted key its fingerprint is in one of its two buckets, once for every
 //! time that it was inserted.
 //!
-//! **Two buckets from one.** A fingerprint must find its other bucket without its key. The table
-//! is split into chunks of L buckets, L even, which no key leaves, and a chunk into ranges. In a
-//! range of s buckets numbered from 0, s even, the two buckets of v have numbers that add up, mod
-//! s, to an odd number that v alone decides:
+//! **Two buckets from one.** A fingerprint must find its other bucket without its key. The table is
+//! split into chunks of L buckets, L even, which no key leaves, and a chunk into ranges. In a range
+//! of s buckets numbered from 0, s even, the numbers of the two buckets of v add up, mod s, to an
+//! odd number that depends on v alone:
 //!
 //! ```text
 //! bucket + other ≡ 2·⌊(v·φ mod 2³²)·(s/2) / 2³²⌋ + 1   (mod s),   φ = ⌊2³²/golden ratio⌋
 //! ```
 //!
-//! which is its own inverse for every s, not only for powers of two. The sum is odd, so the two
-//! are never the same bucket. Odd fingerprints have the chunk as their range; even ones a near
-//! range of 2^near buckets (the last one longer, by what is left over), a few cache lines.
+//! which is its own inverse for every s, not only for powers of two. The sum is odd, so the two are
+//! never the same bucket. Odd fingerprints have the chunk as their range; even ones a near range of
+//! 2^near buckets, a few cache lines (the last range also takes the remainder of the chunk).
 //!
 //! **Rate.** A fingerprint and its pair of buckets are all that the filter knows of a key: one of
-//! B·V/2 identities for B buckets, all equally likely. An absent key is taken for present where
-//! its identity is stored, so the false positive rate is, exactly,
+//! B·V/2 identities for B buckets, all equally likely. An absent key is a false positive if its
+//! identity is stored, so the false-positive rate is, exactly,
 //!
 //! ```text
 //! α = distinct / (B·V/2)
 //! ```
 //!
 //! **Truncation** (Mersy, Wang, Sintos, Krishnan 2024, section 6). A slot may keep only the highest
-//! bits of its fingerprint. A key's hash still gives all f bits, so its two buckets are the same and
-//! it is found; but what lies in a slot no longer tells its other bucket, so nothing can be added,
-//! and no longer whose it is, so nothing can be removed. α is then the mean over all buckets and
-//! fingerprints of whether the kept bits are in either bucket.
+//! bits of its fingerprint. A key's hash still gives all f bits, so its two buckets are the same
+//! and it is found. But a slot no longer determines its other bucket, so nothing can be added, nor
+//! its key, so nothing can be removed. α is then the mean over all buckets and fingerprints of
+//! whether the kept bits are in either bucket.
 //!
 //! In reading order: `shape.rs` (sizes, a key's buckets), `bucket.rs` (four slots in a word), this
-//! file (query, remove, truncation, rate), `insert.rs` (making room), `build.rs` (from distinct
-//! hashes, chunk by chunk), `shared.rs` (threads; bytes from outside).
+//! file (query, remove, truncation, rate), `insert.rs` (insertion by moving fingerprints),
+//! `build.rs` (from distinct hashes, chunk by chunk), `shared.rs` (threads; untrusted bytes).
 
 mod bucket;
 mod build;
@@ -56,14 +56,14 @@ use crate::hash::Hash128;
 use bucket::{Slots, Word};
 use insert::{Chunk, Search};
 
-/// How many keys are looked up together: their buckets are all prefetched before the first is read,
-/// more of them than a core can have cache misses under way.
+/// Keys that are looked up together: all their buckets are prefetched before the first is read.
+/// More than a core has cache misses in flight.
 const TOGETHER: usize = 32;
 
-/// How many buckets the rate of a truncated filter looks into, and at least for each slot: the
-/// error of the sample falls with the root of the first.
-const LOOKS: u64 = 1 << 20;
-const MIN_LOOKS: u64 = 4;
+/// Samples taken to compute the rate of a truncated filter, and the minimum per slot: the error
+/// falls with the root of the first.
+const SAMPLES: u64 = 1 << 20;
+const MIN_SAMPLES: u64 = 4;
 
 /// Evaluates an expression with the name bound to the narrowest word that holds a bucket.
 macro_rules! on_width {
@@ -103,12 +103,12 @@ impl Table {
         self.shape
     }
 
-    /// How many keys were inserted and not removed.
+    /// The number of keys inserted and not removed.
     pub fn len(&self) -> u64 {
         self.count
     }
 
-    /// Whether nothing is in it.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -121,7 +121,7 @@ impl Table {
         })
     }
 
-    /// [`Table::contains`] for each hash, into the place of `out` with its index.
+    /// [`Table::contains`] for each hash, into `out` at the same index.
     pub fn contains_batch(&self, hashes: &[Hash128], out: &mut [bool]) {
         on_width!(self.shape, W => self.contains_batch_in::<W>(hashes, out))
     }
@@ -140,7 +140,7 @@ impl Table {
         }
     }
 
-    /// Where the two buckets of a key start, and what is there of its fingerprint.
+    /// The starts of the two buckets of a key, and the stored part of its fingerprint.
     #[inline(always)]
     fn starts<W: Word>(&self, slots: Slots<W>, hash: Hash128) -> (u64, u64, u32) {
         let Address { chunk, bucket, fingerprint } = self.shape.address(hash);
@@ -165,7 +165,7 @@ impl Table {
         marks != W::from(0)
     }
 
-    /// Inserts hashes: all of them, or none with every byte as it was.
+    /// Inserts hashes: all of them, or none, with every byte unchanged.
     pub fn insert(&mut self, hashes: &[Hash128]) -> Result<()> {
         self.check_whole("additions")?;
         on_width!(self.shape, W => self.insert_in::<W>(hashes))
@@ -173,7 +173,7 @@ impl Table {
 
     fn insert_in<W: Word>(&mut self, hashes: &[Hash128]) -> Result<()> {
         let slots = Slots::<W>::new(self.shape.kept);
-        // One key fails before anything moves; only more of them can leave something to undo.
+        // A single key fails before anything moves; only a batch can leave something to undo.
         let journal = hashes.len() > 1;
         let mut changes: Vec<(u64, u32, u32)> = Vec::new();
         let mut pairs = [(0, [0, 0], 0); TOGETHER];
@@ -223,16 +223,16 @@ impl Table {
         )))
     }
 
-    /// The error for a key that came when this many slots were in use.
+    /// The error for a key that did not fit when this many slots were in use.
     fn full(&self, used: u64) -> Error {
         Error::Capacity(format!(
-            "no room for the key: {used} of {} slots are in use, and all buckets that could make \
-             room by moving other keys are full; build a filter with more capacity",
+            "the key does not fit: its buckets are full, and moving other keys frees no slot \
+             ({used} of {} slots are in use); build a filter with more capacity",
             self.shape.slots()
         ))
     }
 
-    /// Takes a key's fingerprint out once; [`Error::Absent`] if it was surely never inserted.
+    /// Removes one copy of a key's fingerprint; [`Error::Absent`] if it was surely never inserted.
     pub fn remove(&mut self, hash: Hash128) -> Result<()> {
         self.check_whole("removals")?;
         on_width!(self.shape, W => self.remove_in::<W>(hash))
@@ -276,20 +276,20 @@ impl Table {
         }
     }
 
-    /// α: the share of absent keys that are taken for present, exactly; of a filter that was cut by
-    /// many bits, by looking at a sample of what they may have been.
+    /// α: the fraction of absent keys that are accepted. Exact, except for a filter truncated by
+    /// many bits, where it is estimated from a sample of the bits that were cut off.
     pub fn rate(&self) -> f64 {
         let identities = on_width!(self.shape, W => self.identities::<W>());
         let buckets = self.shape.chunks * self.shape.buckets;
         identities / (buckets as f64 * self.shape.fingerprints() as f64 / 2.0)
     }
 
-    /// How many identities are answered "yes": those of fingerprints that differ within their
-    /// bucket, those that are also in their other bucket counted half here and half there.
+    /// The number of accepted identities: of the different fingerprints in each bucket. An identity
+    /// that is also in its other bucket counts half in each.
     fn identities<W: Word>(&self) -> f64 {
         let slots = Slots::<W>::new(self.shape.kept);
         let bytes = self.slots.as_slice();
-        let most = (LOOKS / self.shape.slots()).max(MIN_LOOKS);
+        let max = (SAMPLES / self.shape.slots()).max(MIN_SAMPLES);
         let mut halves = 0.0;
         for chunk in 0..self.shape.chunks {
             let start = chunk * self.shape.buckets;
@@ -305,16 +305,16 @@ impl Table {
                         let other = slots.start(start + self.shape.other(bucket, fingerprint));
                         slots.matching(slots.bucket(bytes, other), held) != W::from(0)
                     };
-                    let (count, some) = self.shape.standing_for(held, most);
+                    let (count, some) = self.shape.standing_for(held, max);
                     let met = some.filter(|&fingerprint| again(fingerprint)).count() as f64;
-                    halves += 2.0 * count as f64 - met * (count as f64 / count.min(most) as f64);
+                    halves += 2.0 * count as f64 - met * (count as f64 / count.min(max) as f64);
                 }
             }
         }
         halves / 2.0
     }
 
-    /// How many slots are in use, by looking.
+    /// The number of used slots, counted.
     fn used<W: Word>(&self) -> u64 {
         let slots = Slots::<W>::new(self.shape.kept);
         let buckets = 0..self.shape.chunks * self.shape.buckets;

@@ -7,15 +7,15 @@ use crate::hash::Hash128;
 
 /// The longest fingerprint.
 pub const MAX_BITS: u32 = 32;
-/// The most buckets of a chunk: half of them, times 32 bits, is a product of 64 bits.
+/// Maximum number of buckets per chunk: half of them, times 32 bits, is a product of 64 bits.
 const MAX_BUCKETS: u64 = 1 << 31;
-/// 2³² over the golden ratio: its multiples are spread evenly over 0..2³², however few there are.
+/// 2³² over the golden ratio: its multiples are spread evenly over 0..2³², however few they are.
 const GOLDEN: u32 = 0x9E37_79B9;
 
 /// Sizes of a cuckoo filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Parts that no key leaves.
+    /// The number of chunks, which no key leaves.
     pub chunks: u64,
     /// Buckets of a chunk, an even number.
     pub buckets: u64,
@@ -23,13 +23,13 @@ pub struct Shape {
     pub bits: u32,
     /// How many of them a slot holds: fewer in a truncated filter.
     pub kept: u32,
-    /// log2 of the buckets among which even fingerprints have their other bucket.
+    /// log2 of the near range, in which even fingerprints have their other bucket.
     pub near: u32,
     /// By the lowest bit of a fingerprint: log2 of its range, and the index of the last range.
     ranges: [(u32, u64); 2],
 }
 
-/// Where a key belongs: the first of its buckets, and what is written there or in the other.
+/// The address of a key: the first of its buckets, and its fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The chunk.
@@ -41,7 +41,7 @@ pub struct Address {
 }
 
 impl Shape {
-    /// A shape, or the reason why it cannot be.
+    /// A shape, or an error that says why it is invalid.
     pub fn new(chunks: u64, buckets: u64, bits: u32, near: u32) -> Result<Shape> {
         let refuse = |message: String| Err(Error::Parameter(message));
         if !(1..=MAX_BITS).contains(&bits) {
@@ -65,32 +65,32 @@ impl Shape {
     /// The same with only this many bits of each fingerprint in its slot.
     pub fn truncated(self, kept: u32) -> Result<Shape> {
         if !(1..=self.kept).contains(&kept) {
-            let most = self.kept;
-            return Err(Error::Parameter(format!("kept must be from 1 to {most}, not {kept}")));
+            let max = self.kept;
+            return Err(Error::Parameter(format!("kept must be from 1 to {max}, not {kept}")));
         }
         Ok(Shape { kept, ..self })
     }
 
-    /// What a slot holds of a fingerprint: its highest bits, and 1 where these are all zero, as
-    /// zero is an empty slot.
+    /// The stored part of a fingerprint: its highest bits, or 1 if these are all zero, since zero
+    /// is an empty slot.
     #[inline(always)]
     pub fn held(&self, fingerprint: u32) -> u32 {
         (fingerprint >> (self.bits - self.kept)).max(1)
     }
 
-    /// How many fingerprints a slot may stand for, and up to `most` of them, spread over all; odd
-    /// steps, so that those with near and with far buckets take turns.
-    pub fn standing_for(&self, held: u32, most: u64) -> (u64, impl Iterator<Item = u32> + use<>) {
+    /// The number of fingerprints that a slot may stand for, and up to `max` of them, evenly
+    /// spread; by odd steps, so that fingerprints with near and far buckets alternate.
+    pub fn standing_for(&self, held: u32, max: u64) -> (u64, impl Iterator<Item = u32> + use<>) {
         let cut = self.bits - self.kept;
         let (first, size) =
             if held == 1 { (0, 2 << cut) } else { (u64::from(held) << cut, 1 << cut) };
-        // Of those from zero on, zero is none; and it would be met last.
+        // Zero is not a fingerprint, and would come last.
         let count: u64 = if held == 1 { size - 1 } else { size };
         let step = move |i| (first + ((i * u64::from(GOLDEN)) & (size - 1))) as u32;
-        (count, (1..=count.min(most)).map(step))
+        (count, (1..=count.min(max)).map(step))
     }
 
-    /// How many slots.
+    /// The number of slots.
     pub fn slots(&self) -> u64 {
         SLOTS * self.chunks * self.buckets
     }
@@ -100,7 +100,7 @@ impl Shape {
         self.kept <= 16
     }
 
-    /// Bytes of a chunk, a whole number because its buckets are even.
+    /// Bytes of a chunk, an integer because its buckets are even.
     pub fn chunk_bytes(&self) -> usize {
         (self.buckets / 2 * u64::from(self.kept)) as usize
     }
@@ -115,12 +115,12 @@ impl Shape {
         self.chunk_bytes() * self.chunks as usize + self.tail()
     }
 
-    /// How many different fingerprints there are.
+    /// The number of different fingerprints.
     pub fn fingerprints(&self) -> u64 {
         (1 << self.bits) - 1
     }
 
-    /// Where a key belongs.
+    /// The address of a key.
     #[inline(always)]
     pub fn address(&self, hash: Hash128) -> Address {
         let wide = hash.hi as u128 * self.chunks as u128;
@@ -137,12 +137,12 @@ impl Shape {
         let (log, last) = self.ranges[(fingerprint & 1) as usize];
         let range = (bucket >> log).min(last);
         let start = range << log;
-        // The last range takes in what is left over behind it.
+        // The last range includes the remainder of the chunk.
         let size = if range == last { self.buckets - start } else { 1 << log };
         let spread = u64::from(fingerprint.wrapping_mul(GOLDEN));
         let sum = 2 * ((spread * (size / 2)) >> 32) + 1;
         let at = bucket - start;
-        // A branch here would be taken at random; so it is none.
+        // A branch here would be random, so it is avoided.
         let around = u64::from(sum < at).wrapping_neg() & size;
         start + sum + around - at
     }

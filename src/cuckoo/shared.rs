@@ -1,4 +1,4 @@
-//! A cuckoo filter that threads share, and its frame.
+//! A cuckoo filter shared by threads, and its frame.
 
 use super::{Shape, Table, on_width};
 use crate::bits::Buffer;
@@ -32,7 +32,7 @@ impl Cuckoo {
         Ok(Cuckoo::over(Table::new(shape)?))
     }
 
-    /// A filter of distinct hashes, or [`Error::Capacity`] where they do not fit.
+    /// Builds a filter of distinct hashes, or fails with [`Error::Capacity`] if they do not fit.
     pub fn build(shape: Shape, hashes: &Distinct, threads: usize) -> Result<Cuckoo> {
         Ok(Cuckoo::over(Table::build(shape, hashes, threads)?))
     }
@@ -41,8 +41,8 @@ impl Cuckoo {
         Cuckoo { table: RwLock::new(table) }
     }
 
-    /// Opens what a frame holds; `own` turns the section's bytes into a buffer. Any fingerprints
-    /// in the slots are a filter of some keys; how many is counted.
+    /// Opens the filter of a frame; `own` turns the section's bytes into a buffer. Any fingerprints
+    /// in the slots are a valid filter; their number is checked.
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
@@ -62,30 +62,30 @@ impl Cuckoo {
             [kept] if kept < bits => {
                 shape.truncated(short(kept)?).map_err(|error| damaged(&error.to_string()))?
             }
-            _ => return Err(damaged("it does not keep a part of its fingerprints")),
+            _ => return Err(damaged("its kept bits are not a part of its fingerprints")),
         };
         let as_written = (section.kind, section.piece) == (SECTION_BITS, 0);
         if !as_written || section.bytes.len() != shape.bytes() {
-            return Err(damaged("its slots are not as many as its parameters say"));
+            return Err(damaged("its slots do not match its parameters"));
         }
         if section.bytes[shape.bytes() - shape.tail()..].iter().any(|&byte| byte != 0) {
             return Err(damaged("bits are set past its end"));
         }
         let table = Table::over(shape, own(section.bytes)?, head.count);
         if on_width!(shape, W => table.used::<W>()) != head.count {
-            return Err(damaged("it does not hold as many keys as it says"));
+            return Err(damaged("its number of keys does not match its slots"));
         }
         Ok(Cuckoo::over(table))
     }
 
-    /// A filter of the same keys with only this many bits of each fingerprint.
+    /// The same filter with fewer bits of each fingerprint.
     pub fn truncated(&self, kept: u32) -> Result<Cuckoo> {
         Ok(Cuckoo::over(self.read().truncated(kept)?))
     }
 
-    /// Looks at the filter while no writer changes it.
-    pub fn look<R>(&self, look: impl FnOnce(&Table) -> R) -> R {
-        look(&self.read())
+    /// Reads the filter while no writer changes it.
+    pub fn with<R>(&self, visit: impl FnOnce(&Table) -> R) -> R {
+        visit(&self.read())
     }
 
     fn read(&self) -> ReadGuard<'_, Table> {
@@ -110,9 +110,9 @@ impl Kernel for Cuckoo {
         by_high_half(hashes, out)
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
+    fn preload(&self, part: usize, parts: usize) {
         let table = self.read();
-        table.slots.read_through(table.slots.part(part, parts));
+        table.slots.preload(table.slots.part(part, parts));
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
@@ -124,7 +124,7 @@ impl Kernel for Cuckoo {
     }
 
     fn count(&self) -> u64 {
-        self.look(Table::len)
+        self.with(Table::len)
     }
 
     fn busy(&self) -> bool {
@@ -132,11 +132,11 @@ impl Kernel for Cuckoo {
     }
 
     fn size_in_bits(&self) -> u64 {
-        self.look(|table| 8 * table.slots.len() as u64)
+        self.with(|table| 8 * table.slots.len() as u64)
     }
 
     fn rate(&self) -> f64 {
-        self.look(Table::rate)
+        self.with(Table::rate)
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
@@ -145,7 +145,7 @@ impl Kernel for Cuckoo {
         Ok(Arc::new(Cuckoo::over(Table::over(table.shape, slots, table.count))))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let table = self.read();
         let Shape { chunks, buckets, bits, kept, near, .. } = table.shape;
         let mut parameters = vec![chunks, buckets, u64::from(bits), u64::from(near)];
@@ -154,14 +154,14 @@ impl Kernel for Cuckoo {
         }
         let bytes = table.slots.as_slice();
         let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes }];
-        look(Content { parameters, count: table.count, capacity: None, sections });
+        visit(Content { parameters, count: table.count, capacity: None, sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
         self.write().insert(hashes)
     }
 
-    /// Taken out again, keys would leave others where they were moved to.
+    /// Removing inserted keys would leave other keys where they were moved.
     fn inserts_at_once(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! The geometry for every size, and the table beside a plain multiset.
+//! The geometry for every size, and the table compared with a plain multiset.
 
 use super::*;
 use crate::distinct::{Distinct, Partitions};
@@ -22,7 +22,7 @@ fn any_shape() -> impl Strategy<Value = Shape> {
         .prop_map(|(chunks, pairs, bits, near)| Shape::new(chunks, 2 * pairs, bits, near).unwrap())
 }
 
-/// What identifies a key in the table: its chunk, its buckets in order, its fingerprint.
+/// The identity of a key in the table: its chunk, its buckets in order, its fingerprint.
 fn identity(shape: &Shape, hash: Hash128) -> (u64, u64, u64, u32) {
     let Address { chunk, bucket, fingerprint } = shape.address(hash);
     let other = shape.other(bucket, fingerprint);
@@ -51,13 +51,12 @@ fn two_buckets_lead_to_each_other() {
 fn slots_of_every_length_keep_what_is_written() {
     fn check<W: Word>(bits: u32) {
         let slots = Slots::<W>::new(bits);
-        let most = u32::MAX >> (32 - bits);
+        let max = u32::MAX >> (32 - bits);
         let mut bytes = vec![0; 9 * bits as usize / 2 + 32];
-        let value =
-            |bucket: u64, i: u64| ((bucket * 4 + i) as u32).wrapping_mul(0x9E37_79B9) & most;
+        let value = |bucket: u64, i: u64| ((bucket * 4 + i) as u32).wrapping_mul(0x9E37_79B9) & max;
         for bucket in 0..9 {
             for (slot, i) in slots.all().into_iter().zip(0..) {
-                slots.set(&mut bytes, slots.start(bucket), slot, most);
+                slots.set(&mut bytes, slots.start(bucket), slot, max);
                 slots.set(&mut bytes, slots.start(bucket), slot, value(bucket, i));
             }
         }
@@ -66,7 +65,7 @@ fn slots_of_every_length_keep_what_is_written() {
             for (slot, i) in slots.all().into_iter().zip(0..) {
                 assert_eq!(slots.get(content, slot), value(bucket, i));
             }
-            for asked in [0, 1, most, value(bucket, 2)] {
+            for asked in [0, 1, max, value(bucket, 2)] {
                 let first = (0..4).find(|&i| value(bucket, i) == asked);
                 let slot = first.map(|i| slots.all()[i as usize]);
                 assert_eq!(slots.first(slots.matching(content, asked)), slot);
@@ -105,7 +104,7 @@ fn what_is_held_stands_for_its_fingerprints() {
 }
 
 proptest! {
-    /// Insertions, one by one or in batches, and deletions: the multiset that a map says.
+    /// Insertions, one by one or in batches, and deletions, compared with a map.
     #[test]
     fn holds_a_multiset(
         shape in any_shape(),
@@ -139,7 +138,7 @@ proptest! {
             prop_assert_eq!(answer, twin.contains_key(&identity(&shape, hash)));
             prop_assert_eq!(answer, table.contains(hash));
         }
-        // Each stored identity answers "yes" to an absent key at either of its buckets.
+        // Each stored identity accepts absent keys at either of its buckets.
         let pairs = (shape.slots() / 4) as f64 * shape.fingerprints() as f64;
         prop_assert!((table.rate() - 2.0 * twin.len() as f64 / pairs).abs() < 1e-12);
     }

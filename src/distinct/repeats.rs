@@ -1,30 +1,30 @@
 //! Finding the hashes of a partition that repeat an earlier one.
 //!
-//! Most sets have none, or few. So a small Bloom filter, which stays in the first cache, is asked first:
-//! a hash that it does not know yet is new. It never denies a hash that was there, so every repetition is
-//! among the few hashes that it seems to know; only those, and what they might be equal to, are
-//! compared. Where many seem known, most likely because they are, a table of all that were kept
-//! decides.
+//! Most sets have none, or few. So a small Bloom filter, which stays in the L1 cache, is queried
+//! first: a hash that it rejects is new. It never rejects a hash that was added, so every
+//! repetition is among the few hashes that it accepts; only these, and the hashes that they might
+//! be equal to, are compared. If many are accepted, most likely because they are repeated, a hash
+//! table of all kept hashes decides.
 //!
-//! Hashes that somebody chose may all have one place in the table. Such a partition is sorted instead:
-//! no input takes more than n·log n steps.
+//! Adversarial hashes may all have one place in the table. Such a partition is sorted instead: no
+//! input takes more than n·log n steps.
 
 use crate::hash::Hash128;
 use crate::processor::on_best;
 
-/// The most steps from where a hash belongs in the table to where it is. A uniform one needs two, and
-/// none of 10⁸ as many as this.
-const FARTHEST: usize = 256;
-/// Of this many hashes one may seem known before the table decides: without repetitions, one of some
-/// hundreds does.
+/// Maximum distance of a hash from its place in the table. A uniform one needs two steps, and none
+/// of 10⁸ needed as many as this.
+const MAX_DISTANCE: usize = 256;
+/// One in this many hashes may be suspected before the table decides: without repetitions, one in
+/// some hundreds is.
 const FEW: usize = 32;
 
-/// Hashes that are looked at before it is checked whether the table should decide.
+/// Hashes that are processed between checks whether the table should decide.
 const STRETCH: usize = 1 << 10;
-/// Words of the bits that mark suspects: 8 KiB, of which few hundred suspects set few.
-const MARKS: usize = 1 << 10;
+/// Words of the bitmap of suspects: 8 KiB, of which a few hundred suspects set few bits.
+const SUSPECT_WORDS: usize = 1 << 10;
 
-/// Memory that every partition uses again.
+/// Memory reused for all partitions.
 #[derive(Default)]
 pub struct Repeats {
     seen: Vec<u64>,
@@ -33,17 +33,17 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// Moves the first of equal hashes to the front, in order; how many.
+    /// Moves the first of equal hashes to the front, in order; returns their number.
     pub fn remove(&mut self, hashes: &mut [Hash128]) -> usize {
-        if hashes.len() > u32::MAX as usize || !self.has_room(hashes.len()) {
+        if hashes.len() > u32::MAX as usize || !self.reserve(hashes.len()) {
             return sorted(hashes);
         }
-        let most = hashes.len() / FEW;
-        on_best!(_processor => self.suspect(hashes, most));
+        let max = hashes.len() / FEW;
+        on_best!(_processor => self.suspect(hashes, max));
         if self.suspects.is_empty() {
             return hashes.len();
         }
-        if self.suspects.len() > most {
+        if self.suspects.len() > max {
             self.table.clear();
             if self.table.try_reserve(places(hashes.len())).is_err() {
                 return sorted(hashes);
@@ -58,19 +58,19 @@ impl Repeats {
         without_repeats(hashes, candidates)
     }
 
-    /// Whether there is memory to look for suspects among this many: a partition of keys that are all
-    /// equal may be most of what the machine has.
-    fn has_room(&mut self, hashes: usize) -> bool {
+    /// Reserves memory for the suspects among this many hashes; returns whether that succeeded. A
+    /// partition of equal keys may take most of the machine's memory.
+    fn reserve(&mut self, hashes: usize) -> bool {
         let more = |len: usize, needed: usize| needed.saturating_sub(len);
         let Repeats { seen, suspects, .. } = self;
         seen.try_reserve(more(seen.len(), words(hashes))).is_ok()
             && suspects.try_reserve(more(suspects.len(), hashes)).is_ok()
     }
 
-    /// Collects where the hashes are that the filter seems to know when they come, until they are more
-    /// than `most`.
+    /// Collects the positions of the hashes that the filter accepts when they come, until there are
+    /// more than `max`.
     #[inline(always)]
-    fn suspect(&mut self, hashes: &[Hash128], most: usize) {
+    fn suspect(&mut self, hashes: &[Hash128], max: usize) {
         let Repeats { seen, suspects, .. } = self;
         let words = words(hashes.len());
         seen.clear();
@@ -80,26 +80,26 @@ impl Repeats {
         for (first, hashes) in (0..).step_by(STRETCH).zip(hashes.chunks(STRETCH)) {
             for (i, hash) in (first..).zip(hashes) {
                 let (word, bits) = (&mut seen[hash.lo as usize & (words - 1)], bits(hash.lo));
-                // Written always and kept if it is to be.
+                // Always written, and kept only if accepted.
                 suspects[end] = i;
                 end += usize::from(*word & bits == bits);
                 *word |= bits;
             }
-            if end > most {
+            if end > max {
                 break;
             }
         }
         suspects.truncate(end);
     }
 
-    /// Where the suspects are, and all that they may be equal to.
+    /// The positions of the suspects, and of all hashes that they may be equal to.
     #[inline(always)]
     fn candidates(&mut self, hashes: &[Hash128]) -> Vec<u32> {
         let Repeats { seen, suspects, .. } = self;
-        // By other bits than those that made them suspects, and one for each is enough.
-        let bit = |hash: &Hash128| (hash.lo >> 20) as usize % (64 * MARKS);
+        // By other bits than those that made them suspects; one bit each is enough.
+        let bit = |hash: &Hash128| (hash.lo >> 20) as usize % (64 * SUSPECT_WORDS);
         seen.clear();
-        seen.resize(MARKS, 0);
+        seen.resize(SUSPECT_WORDS, 0);
         for &i in &*suspects {
             let bit = bit(&hashes[i as usize]);
             seen[bit / 64] |= 1 << (bit % 64);
@@ -115,12 +115,12 @@ impl Repeats {
     }
 }
 
-/// Words of the filter: one for each four hashes, or more.
+/// The number of words of the filter: one for each four hashes, or more.
 fn words(hashes: usize) -> usize {
     (hashes / 4).next_power_of_two()
 }
 
-/// Places of the table.
+/// The number of places of the table.
 fn places(hashes: usize) -> usize {
     (2 * hashes).next_power_of_two()
 }
@@ -131,7 +131,7 @@ fn bits(lo: u64) -> u64 {
     1 << (lo >> 58) | 1 << (lo >> 52 & 63)
 }
 
-/// Without the order, for more hashes than positions can say, or than there is memory for.
+/// Removes repetitions by sorting, if there are too many hashes for 32-bit positions or for memory.
 #[cold]
 fn sorted(hashes: &mut [Hash128]) -> usize {
     hashes.sort_unstable();
@@ -145,7 +145,7 @@ fn sorted(hashes: &mut [Hash128]) -> usize {
     kept
 }
 
-/// Takes those of the candidates out that repeat an earlier one; how many hashes are left.
+/// Removes the candidates that repeat an earlier one; returns how many hashes are left.
 fn without_repeats(hashes: &mut [Hash128], mut candidates: Vec<u32>) -> usize {
     candidates.sort_unstable_by_key(|&i| (hashes[i as usize], i));
     let again = |pair: &[u32]| hashes[pair[0] as usize] == hashes[pair[1] as usize];
@@ -162,9 +162,10 @@ fn without_repeats(hashes: &mut [Hash128], mut candidates: Vec<u32>) -> usize {
     kept
 }
 
-/// Moves the first of equal hashes to the front, in order; how many. `table` becomes open addressing,
-/// by the low bits, of positions in the kept part plus one. Where some hashes would be too far from
-/// their places, the number of hashes that are left, some of them repeated, is the error.
+/// Moves the first of equal hashes to the front, in order; returns their number. `table` becomes a
+/// hash table with open addressing, by the low bits, of positions in the kept part plus one. If
+/// some hashes would be too far from their places, returns as the error the number of hashes that
+/// are left, some of them repeated.
 pub fn deduplicate(hashes: &mut [Hash128], table: &mut Vec<u32>) -> Result<usize, usize> {
     let size = places(hashes.len());
     table.clear();
@@ -173,7 +174,7 @@ pub fn deduplicate(hashes: &mut [Hash128], table: &mut Vec<u32>) -> Result<usize
     let mut kept = 0;
     'hashes: for read in 0..hashes.len() {
         let hash = hashes[read];
-        for step in 0..FARTHEST {
+        for step in 0..MAX_DISTANCE {
             let place = (hash.lo as usize).wrapping_add(step) & mask;
             match table[place] {
                 0 => {
@@ -192,10 +193,10 @@ pub fn deduplicate(hashes: &mut [Hash128], table: &mut Vec<u32>) -> Result<usize
     Ok(kept)
 }
 
-/// Where `deduplicate` left a hash, by the table it filled.
+/// The position of a hash after `deduplicate`, by the table it filled.
 pub fn find(kept: &[Hash128], table: &[u32], hash: Hash128) -> Option<usize> {
     let mask = table.len() - 1;
-    for step in 0..FARTHEST {
+    for step in 0..MAX_DISTANCE {
         match table[(hash.lo as usize).wrapping_add(step) & mask] {
             0 => return None,
             position if kept[position as usize - 1] == hash => return Some(position as usize - 1),
@@ -211,7 +212,8 @@ mod tests {
     use crate::hash::Hasher;
     use std::collections::BTreeSet;
 
-    /// As a set would, whatever repeats and whichever halves hashes share; with the same scratch for all.
+    /// Like a set, whatever repeats and whichever halves hashes share; with the same scratch memory
+    /// for all.
     #[test]
     fn the_first_of_equal_hashes_stays() {
         let hasher = Hasher::seeded(0);
@@ -220,7 +222,7 @@ mod tests {
         for n in [0, 1, 2, 3, 100, 20_000] {
             cases.push((0..n).map(uniform).collect());
             cases.push((0..n).map(|_| uniform(7)).collect());
-            // One of many repeats another, far behind it or beside it.
+            // One of many repeats another, far behind it or next to it.
             cases.push((0..n).map(|i| uniform(i % (n - n / 50).max(1))).collect());
             cases.push((0..n).map(|i| uniform(i - i64::from(i % 97 == 1))).collect());
             cases.push((0..n).map(|i| uniform(i % (n / 3).max(1))).collect());

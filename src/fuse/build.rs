@@ -1,20 +1,19 @@
 //! Solving the table by peeling.
 //!
-//! A slot that only one of the keys has can be set last, to what that key still needs. So that key
-//! is put aside, its other slots now have one key less, and so on until no key is left; then the
-//! table is filled in the opposite order. For each slot it is enough to know how many keys are
-//! left there and the xor of them all, which is the key itself when it is alone.
+//! A slot used by only one key can be set last, to the value that the key still needs. So that key
+//! is set aside, its other slots now have one key less, and so on until no key is left; then the
+//! table is filled in the opposite order. For each slot it suffices to know the number of remaining
+//! keys and their xor, which is the key itself when it is alone.
 //!
-//! Keys come loose at both ends of the table first, and then further and further inside. So a large
-//! table is peeled from both ends at once, up to its middle: each [`Stretch`] has half of the slots,
-//! and leaves the keys that also have slots in the other half for the end. Which slots those are
-//! depends on the shape alone, counts and xors do not depend on the order of the keys, and the order
-//! of peeling follows from them: equal sets give equal tables, without sorting and with any number
-//! of threads.
+//! Keys can be peeled at both ends of the table first, then further and further inside. So a large
+//! table is peeled from both ends at once, up to its middle: each [`Stretch`] has half of the
+//! slots, and leaves keys with slots in the other half for the end. These slots depend on the shape
+//! alone, counts and xors do not depend on the order of the keys, and the order of peeling follows
+//! from them: equal sets give equal tables, without sorting and with any number of threads.
 //!
-//! Peeling fails if some keys have no slot of their own left. The sizes that `planning/fuse.py`
-//! gives make that rare; then the keys get other slots, and after many failures more of them, so
-//! that any set of distinct hashes is solved in the end.
+//! Peeling fails if every remaining key shares all its slots. With the sizes of `planning/fuse.py`
+//! that is rare; then the keys get other slots, and after many failures a larger table, so that any
+//! set of distinct hashes is solved in the end.
 
 use super::{Fuse, Map, Shape};
 use crate::bits::{Buffer, Zero, zeros};
@@ -23,19 +22,19 @@ use crate::error::Result;
 use crate::hash::Hash128;
 use std::ops::{BitXor, Range};
 
-/// Attempts with the table as it was asked for. Planned sizes fail about one time in ten at worst,
-/// so that the next attempt, with a larger table, is for sizes that nobody planned.
+/// Attempts with a table of the requested size. Planned sizes fail about one time in ten at worst,
+/// so a larger table is needed only for sizes that were not planned.
 const SAME_SIZE: u64 = 32;
-/// Slots that are searched for lonely keys at a time: those come off before the next are searched,
-/// while all is in the cache.
+/// Slots that are searched for single keys at a time: these keys are peeled before the next slots
+/// are searched, while everything is in the cache.
 const BLOCK: usize = 1024;
 /// From this many slots on, a table is peeled from both ends.
 const SPLIT_FROM: u64 = 1 << 17;
-/// Lonely keys of such a table that are put aside in one go: they have little to do with each other,
-/// so the processor waits for the slots of several at a time.
+/// Single keys of such a table that are peeled in one go: they seldom share slots, so the processor
+/// waits for the slots of several at a time.
 const AT_ONCE: usize = 64;
 
-/// Keys that were put aside, and which of its slots is set for each.
+/// Peeled keys, and the slot that is set for each.
 struct Peeled {
     places: Vec<u64>,
     which: Vec<u8>,
@@ -43,7 +42,7 @@ struct Peeled {
 }
 
 impl Peeled {
-    /// Room for this many.
+    /// Empty, with capacity for this many keys.
     fn of(keys: usize) -> Result<Peeled> {
         Ok(Peeled { places: zeros(keys)?, which: zeros(keys)?, len: 0 })
     }
@@ -58,22 +57,22 @@ impl Peeled {
     }
 }
 
-/// Slots that follow each other, and the keys that are not peeled yet, by slot. Two arrays: 9 bytes
-/// a slot, where 16 would leave the cache sooner.
+/// Consecutive slots, and the keys that are not peeled yet, by slot. Two arrays: 9 bytes per slot,
+/// where 16 would leave the cache sooner.
 struct Stretch<'a> {
     /// The slots of the table before these.
     start: usize,
     /// The xor of the places of a slot's keys.
     places: &'a mut [u64],
-    /// How many keys.
+    /// The number of keys.
     counts: &'a mut [u8],
-    /// Lonely keys that are put aside in one go.
+    /// Single keys that are peeled in one go.
     at_once: usize,
 }
 
 /// The keys of an attempt.
 trait Keys: Sync {
-    /// How many.
+    /// Their number.
     fn count(&self) -> usize;
     /// The places of all keys with places in `first..=last`, and of some others.
     fn places(&self, first: u64, last: u64) -> impl Iterator<Item = u64>;
@@ -101,9 +100,9 @@ impl Keys for Highs {
 }
 
 impl Fuse {
-    /// A filter of the keys with these high halves, if the first attempt succeeds. It never does where
-    /// two are equal: each of their slots has both, so that none of the two can be put aside. So nobody
-    /// needs to look for repeated keys before.
+    /// A filter of the keys with these high halves, if the first attempt succeeds. It never does if
+    /// two are equal: each of their slots has both, so neither can be peeled. So repeated keys need
+    /// not be removed first.
     pub fn of_highs(shape: Shape, highs: &Highs, threads: usize) -> Result<Option<Fuse>> {
         let count = highs.len();
         let map = Map::new(shape, 0);
@@ -144,11 +143,11 @@ fn build<const K: usize>(mut shape: Shape, hashes: &Distinct, threads: usize) ->
             return Ok(Fuse::with(shape, domain, table, hashes.len() as u64));
         }
     }
-    unreachable!("no attempt is the last")
+    unreachable!("attempts do not end")
 }
 
-/// The hashes in the order of their places, which take the place of `hi`: as they are at the first
-/// attempt. A later one that walked through them in the old order would read all over the table.
+/// The hashes in the order of their places, with the place instead of `hi`: unchanged at the first
+/// attempt. A later attempt in the old order would access the table at random.
 fn placed(map: &Map, hashes: &Distinct, threads: usize) -> Result<Distinct> {
     hashes.mapped(threads, |hash| Hash128 { hi: map.place(hash), lo: hash.lo })
 }
@@ -162,7 +161,7 @@ fn attempt<const K: usize>(
 ) -> Result<Option<Buffer>> {
     let slots = shape.slots() as usize;
     let (mut places, mut counts) = (zeros(slots)?, zeros(slots)?);
-    // A multiple of 64, so that the halves have no word of the table in common.
+    // A multiple of 64, so that the halves share no word of the table.
     let (border, at_once) = match shape.slots() {
         ..SPLIT_FROM => (slots, 1),
         _ => (slots / 2 / 64 * 64, AT_ONCE),
@@ -177,7 +176,7 @@ fn attempt<const K: usize>(
     let (Some(left), Some(right)) = (left?, right?) else { return Ok(None) };
     let taken = left.len + right.len;
     let mut middle = Peeled::of(keys.count() - taken)?;
-    // Further away than this, no key that was left alone in its slot has slots on both sides.
+    // No single key further away than this has slots on both sides.
     let near = K * shape.segment_length as usize;
     let searched = border.saturating_sub(near)..slots.min(border + near);
     Stretch { start: 0, places: &mut places, counts: &mut counts, at_once }.peel::<K>(
@@ -199,7 +198,7 @@ fn attempt<const K: usize>(
     table.map(Some)
 }
 
-/// Runs both, side by side where there are threads for that.
+/// Runs both, in parallel if there are threads.
 fn both<A: Send, B: Send>(
     threads: usize,
     one: impl FnOnce() -> A,
@@ -233,7 +232,7 @@ pub fn successes(shape: Shape, hashes: &Distinct, trials: u64) -> u64 {
 }
 
 impl Stretch<'_> {
-    /// Peels what it can of the keys that have all their slots here, from the end of the table;
+    /// Peels as many as possible of the keys whose slots are all here, from the end of the table;
     /// `None` if a slot has more keys than can be counted.
     fn peeled<const K: usize>(mut self, map: &Map, keys: &impl Keys) -> Result<Option<Peeled>> {
         let Some(inside) = self.count::<K>(map, keys) else { return Ok(None) };
@@ -242,8 +241,8 @@ impl Stretch<'_> {
         Ok(Some(peeled))
     }
 
-    /// Enters every key in those of its slots that are here; how many have all of them here, or
-    /// `None` if a slot has more keys than can be counted.
+    /// Enters every key in its slots that are here; returns how many keys have all their slots
+    /// here, or `None` if a slot has more keys than can be counted.
     fn count<const K: usize>(&mut self, map: &Map, keys: &impl Keys) -> Option<usize> {
         let Stretch { start, places, counts, .. } = self;
         let len = counts.len();
@@ -251,7 +250,7 @@ impl Stretch<'_> {
             return Some(0);
         }
         let (first, last) = map.reaching::<K>(*start as u64..(*start + len) as u64);
-        let (mut inside, mut most) = (0, 0);
+        let (mut inside, mut max) = (0, 0);
         for place in keys.places(first, last) {
             let slots = map.slots::<K>(place).map(|slot| (slot as usize).wrapping_sub(*start));
             inside += usize::from(slots[0] < len && slots[K - 1] < len);
@@ -259,15 +258,15 @@ impl Stretch<'_> {
                 if let (Some(all), Some(count)) = (places.get_mut(slot), counts.get_mut(slot)) {
                     *all ^= place;
                     *count = count.saturating_add(1);
-                    most = most.max(*count);
+                    max = max.max(*count);
                 }
             }
         }
-        (most < u8::MAX).then_some(inside)
+        (max < u8::MAX).then_some(inside)
     }
 
-    /// Puts keys aside that are alone in a slot and have all their slots here, as long as there are
-    /// any; `searched` is where such slots may be to begin with.
+    /// Peels keys that are alone in a slot and have all their slots here, as long as there are any;
+    /// `searched` are the slots to search first.
     fn peel<const K: usize>(
         &mut self,
         map: &Map,
@@ -283,7 +282,8 @@ impl Stretch<'_> {
             let block = if backwards { blocks - 1 - block } else { block };
             let first = searched.start + block * BLOCK;
             let mut end = 0;
-            // Written always and kept if it is to be: a branch would be guessed wrong half the time.
+            // Always written, and kept only if single: a branch would be mispredicted half the
+            // time.
             for at in first..searched.end.min(first + BLOCK) {
                 pending[end] = at;
                 end += usize::from(counts[at] == 1);
@@ -319,8 +319,8 @@ impl Stretch<'_> {
     }
 }
 
-/// What a slot holds while the table is filled: the least that has room for a fingerprint, so that
-/// as many as possible are in the cache.
+/// The value of a slot while the table is filled: the smallest type that holds a fingerprint, so
+/// that as many as possible are in the cache.
 trait Value: Zero + Send + BitXor<Output = Self> {
     fn of(bits: u64) -> Self;
     fn bits(self) -> u64;
@@ -372,12 +372,12 @@ impl Solution<'_> {
     }
 }
 
-/// Sets the slot of each key to what it needs, those peeled last first; `start` slots are before
-/// those of these values.
+/// Sets the slot of each key to the value it needs, in reverse order of peeling; `start` slots
+/// precede these values.
 fn fill<const K: usize, V: Value>(map: &Map, peeled: &Peeled, start: usize, values: &mut [V]) {
     for (&place, &which) in peeled.places[..peeled.len].iter().zip(&peeled.which).rev() {
         let slots = map.slots::<K>(place).map(|slot| slot as usize - start);
-        // The slot to be set is still zero, so it may be among those that are read.
+        // The slot to be set is still zero, so it may be among the slots read.
         let fingerprint = V::of(map.fingerprint(place) & map.fingerprint_mask);
         let needed = slots.iter().fold(fingerprint, |all, &slot| all ^ values[slot]);
         values[slots[usize::from(which) % K]] = needed;

@@ -7,11 +7,11 @@
 //! slot₀(key) xor … xor slotₖ₋₁(key) = fingerprint(key)        for every key of the set.
 //! ```
 //!
-//! That is the invariant and the query. The fingerprint of a key that is not in the set has nothing
-//! to do with what its slots hold, so it passes with probability 2⁻ʳ.
+//! This is both the invariant and the query. The fingerprint of an absent key is independent of its
+//! slots, so it passes with probability 2⁻ʳ.
 //!
-//! The slots of a key lie in K consecutive ones of S segments of L slots, one in each (section 3
-//! there; L is any number here, not a power of two). For a hash (hi, lo):
+//! The slots of a key lie in K consecutive ones of S segments of L slots, one in each (section 3 of
+//! the paper; L is any number here, not a power of two). For a hash (hi, lo):
 //!
 //! ```text
 //! s + f/2⁶⁴ = hi·(S − K + 1)/2⁶⁴              the first segment s, and what is left of hi
@@ -21,12 +21,13 @@
 //! ```
 //!
 //! So slots follow the order of `hi`, in which `build` has the hashes: it walks through the table
-//! once. That a key shares its segments with the next ones and not with all keys is what lets a
-//! table only 1.08 (K = 4) or 1.13 (K = 3) times as long as a large set be solved by peeling, see
-//! `build.rs`: the ends of the table, which fewer keys reach, come loose first. A set that cannot be peeled is hashed anew: attempt number d > 0 takes `remix(d)`,
-//! with `hi xor lo` for `hi`, so that hashes that agree in one half come apart.
+//! once. Since a key shares its segments only with neighbouring keys, a table only 1.08 (K = 4) or
+//! 1.13 (K = 3) times as long as a large set can be solved by peeling, see `build.rs`: the ends of
+//! the table, which fewer keys reach, are peeled first. A set that cannot be peeled is hashed
+//! again: attempt number d > 0 takes `remix(d)`, with `hi xor lo` for `hi`, so that hashes that
+//! agree in one half are separated.
 //!
-//! The empty set has no slots, and no is the answer to everything.
+//! The empty set has no slots, and rejects everything.
 
 mod build;
 #[cfg(test)]
@@ -49,16 +50,17 @@ pub static KIND: Kind = Kind {
 };
 /// The longest fingerprint.
 pub const MAX_FINGERPRINT_BITS: u32 = 32;
-/// The longest segment: one of a table that is not much longer, or far longer than is of use.
+/// The longest segment. A table with longer ones would be either a single segment or longer than is
+/// useful.
 pub const MAX_SEGMENT_LENGTH: u32 = 1 << 24;
 /// Slots of the largest table.
 const MAX_SLOTS: u64 = 1 << 40;
-/// Up to this many bytes, a table lies in the cache: out-of-order execution hides its latency, and
+/// Up to this many bytes, a table is in the cache: out-of-order execution hides its latency, and
 /// prefetching only costs time.
 const CACHED: usize = 1 << 22;
-/// How many keys ahead of the answer their slots are prefetched.
+/// How many keys ahead slots are prefetched.
 const AHEAD: usize = 16;
-/// Zeros behind the table, so that eight bytes can be read from where any slot begins.
+/// Zeros behind the table, so that eight bytes can be read from the start of any slot.
 const PADDING: usize = 8;
 
 /// Sizes of a binary fuse filter.
@@ -70,12 +72,12 @@ pub struct Shape {
     pub fingerprint_bits: u32,
     /// Slots of a segment (L).
     pub segment_length: u32,
-    /// How many segments (S), or 0 for the empty set.
+    /// The number of segments (S), or 0 for the empty set.
     pub segments: u64,
 }
 
 impl Shape {
-    /// A shape, or the reason why it cannot be.
+    /// A shape, or an error that says why it is invalid.
     pub fn new(
         arity: u32,
         fingerprint_bits: u32,
@@ -96,8 +98,8 @@ impl Shape {
                 "segment_length must be from 1 to {MAX_SEGMENT_LENGTH}, not {segment_length}"
             ));
         }
-        let most = MAX_SLOTS / u64::from(segment_length);
-        if segments > most || (1..u64::from(arity)).contains(&segments) {
+        let max = MAX_SLOTS / u64::from(segment_length);
+        if segments > max || (1..u64::from(arity)).contains(&segments) {
             return refuse(format!(
                 "segments must be 0, or from {arity} to 2**40 slots, not {segments}"
             ));
@@ -105,7 +107,7 @@ impl Shape {
         Ok(Shape { arity, fingerprint_bits, segment_length, segments })
     }
 
-    /// How many slots.
+    /// The number of slots.
     pub fn slots(&self) -> u64 {
         self.segments * u64::from(self.segment_length)
     }
@@ -119,12 +121,12 @@ impl Shape {
     }
 }
 
-/// How hashes become slots and fingerprints: all that a query needs beside the table.
+/// How hashes become slots and fingerprints: all that a query needs besides the table.
 #[derive(Clone, Copy)]
 struct Map {
-    /// Attempts at building that failed before this one.
+    /// The number of attempts that failed before this one.
     domain: u64,
-    /// Segments that may be a key's first (S − K + 1).
+    /// The number of segments that may be a key's first (S − K + 1).
     starts: u64,
     segment_length: u64,
     fingerprint_bits: u32,
@@ -175,17 +177,17 @@ impl Map {
 
     /// Bounds of the places of keys that may have one of these slots.
     fn reaching<const K: usize>(&self, slots: Range<u64>) -> (u64, u64) {
-        // The least place whose keys begin in a segment.
-        let least = |segment: u64| {
-            let least = (u128::from(segment) << 64).div_ceil(u128::from(self.starts));
-            u64::try_from(least).unwrap_or(u64::MAX)
+        // The first place whose keys begin in a segment.
+        let first_place = |segment: u64| {
+            let place = (u128::from(segment) << 64).div_ceil(u128::from(self.starts));
+            u64::try_from(place).unwrap_or(u64::MAX)
         };
         let first = (slots.start / self.segment_length).saturating_sub(K as u64 - 1);
-        (least(first), least(slots.end.div_ceil(self.segment_length)))
+        (first_place(first), first_place(slots.end.div_ceil(self.segment_length)))
     }
 
-    /// The bits of a slot, and of others above them. `R` is the bits of a slot where the compiler
-    /// should know them, else 0.
+    /// The bits of a slot, with bits of others above them. `R` is the bits of a slot if known at
+    /// compile time, else 0.
     #[inline(always)]
     fn load<const R: u32>(&self, table: &[u8], slot: u64) -> u64 {
         if R == 8 {
@@ -234,12 +236,12 @@ impl Fuse {
         self.shape
     }
 
-    /// How often it was tried to build it.
+    /// The number of attempts to build it.
     pub fn attempts(&self) -> u64 {
         self.map.domain.saturating_add(1)
     }
 
-    /// Opens what a frame holds; `own` turns the section's bytes into a buffer.
+    /// Opens the filter of a frame; `own` turns the section's bytes into a buffer.
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
@@ -260,7 +262,7 @@ impl Fuse {
         }
         let as_written = (section.kind, section.piece) == (SECTION_BITS, 0);
         if !as_written || section.bytes.len() != shape.bytes() {
-            return Err(damaged("its table is not as long as its parameters say"));
+            return Err(damaged("the length of its table does not match its parameters"));
         }
         let (whole, rest) = ((shape.bits() / 8) as usize, shape.bits() % 8);
         let mut behind = section.bytes[whole..].iter();
@@ -271,7 +273,7 @@ impl Fuse {
         Ok(Fuse::with(shape, domain, own(section.bytes)?, head.count))
     }
 
-    /// Answers with the slots per key known to the compiler, and the bits of a slot where they are
+    /// Answers with the slots per key known at compile time, and the bits of a slot if they are
     /// whole bytes.
     fn query<const K: usize>(&self, hashes: &[Hash128], out: &mut [bool]) {
         match self.shape.fingerprint_bits {
@@ -317,8 +319,8 @@ impl Kernel for Fuse {
         true
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
-        self.table.read_through(self.table.part(part, parts));
+    fn preload(&self, part: usize, parts: usize) {
+        self.table.preload(self.table.part(part, parts));
     }
 
     fn fetch(&self, hashes: &[Hash128]) {
@@ -348,7 +350,7 @@ impl Kernel for Fuse {
         self.shape.bits()
     }
 
-    /// The same for every set, see above.
+    /// Independent of the set, see above.
     fn rate(&self) -> f64 {
         if self.count == 0 { 0.0 } else { f64::from(self.shape.fingerprint_bits).exp2().recip() }
     }
@@ -358,13 +360,13 @@ impl Kernel for Fuse {
         Ok(Arc::new(Fuse { shape: self.shape, map: self.map, table, count: self.count }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let Shape { arity, fingerprint_bits, segment_length, segments } = self.shape;
         let [arity, fingerprint_bits, segment_length] =
             [arity, fingerprint_bits, segment_length].map(u64::from);
         let domain = self.map.domain;
         let parameters = vec![arity, fingerprint_bits, segment_length, segments, domain];
         let section = Section { kind: SECTION_BITS, piece: 0, bytes: self.table.as_slice() };
-        look(Content { parameters, count: self.count, capacity: None, sections: vec![section] });
+        visit(Content { parameters, count: self.count, capacity: None, sections: vec![section] });
     }
 }

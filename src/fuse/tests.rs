@@ -1,4 +1,4 @@
-//! What is particular to the kernel: sizes by simulation, and hashes that no key has.
+//! Tests of the kernel alone: sizes by simulation, and hashes that no key has.
 
 use super::build::successes;
 use super::*;
@@ -16,18 +16,18 @@ fn keys(count: u64) -> Distinct {
     distinct(&(0..count).map(|key| hasher.int(key, false)).collect::<Vec<_>>())
 }
 
-/// Prints the fewest slots per key with which nine attempts of ten succeed, by the number of
-/// segments: where the constants of `planning/fuse.py` come from.
+/// Prints the fewest slots per key with which nine of ten attempts succeed, by the number of
+/// segments: the source of the constants of `planning/fuse.py`.
 ///
 /// `cargo test --release fuse::tests::fewest_slots -- --ignored --nocapture`
 #[test]
 #[ignore = "prints a table, for minutes"]
 fn fewest_slots() {
     let number = |name, default| std::env::var(name).map_or(default, |n| n.parse().unwrap());
-    let (least, most): (u64, u64) = (number("LEAST", 1), number("MOST", 1_000_000));
+    let (min, max): (u64, u64) = (number("MIN", 1), number("MAX", 1_000_000));
     for arity in [3, 4] {
-        let mut n = least;
-        while n <= most {
+        let mut n = min;
+        while n <= max {
             let hashes = keys(n);
             let trials = (2_000_000 / n).clamp(10, 400);
             print!("{arity} {n:>8}");
@@ -56,7 +56,7 @@ fn fewest_slots() {
     }
 }
 
-/// Hashes that agree in the half that chooses places come apart with the second attempt.
+/// Hashes that agree in the half that chooses slots are separated by the second attempt.
 #[test]
 fn hashes_that_agree_in_one_half() {
     let hashes: Vec<Hash128> =
@@ -71,8 +71,8 @@ fn hashes_that_agree_in_one_half() {
     }
 }
 
-/// A table that is peeled from both ends is the same with one thread and with two, also where the
-/// second attempt takes the keys in another order than that of their slots.
+/// A table that is peeled from both ends is the same with one thread and with two, even if the
+/// second attempt visits the keys in another order than their slots.
 #[test]
 fn threads_do_not_change_the_table() {
     let hasher = Hasher::seeded(3);
@@ -93,7 +93,8 @@ fn threads_do_not_change_the_table() {
     }
 }
 
-/// High halves alone give the table of the hashes, whoever collected which; where two are equal, none.
+/// High halves alone give the same table as the hashes, however they were collected; none if two
+/// are equal.
 #[test]
 fn high_halves_that_differ_are_enough() {
     let hasher = Hasher::seeded(4);

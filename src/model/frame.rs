@@ -1,5 +1,4 @@
-//! Bytes to a model. Every number is checked before it is used: what the file says is looked up
-//! later without looking again.
+//! Bytes to a model. Every number is checked here, because scoring does not check again.
 
 use super::grams::{Grams, MAX_GRAM, Used};
 use super::oblivious::{MAX_DEPTH, Oblivious, Split};
@@ -9,11 +8,11 @@ use super::{Forest, Head, Input, MAX_LEVELS, Model};
 use crate::error::{Error, Result};
 use crate::format::{self, SECTION_BITS, Section};
 
-/// Features that a node can name.
+/// Maximum number of features: a node names one by 16 bits.
 const MAX_FEATURES: u64 = 1 << 16;
-/// Trees whose leaves add up within 32 bits.
+/// Maximum number of trees: their leaves add up within 32 bits.
 const MAX_TREES: u32 = 1 << 15;
-/// Buckets of text, or of a column of categories.
+/// Maximum number of buckets of text, or of a column of categories.
 const MAX_BUCKETS: u32 = 1 << 24;
 
 const TABLE: u64 = 0;
@@ -32,13 +31,14 @@ impl Model {
             return Err(damaged("it does not have one section of bits"));
         };
         if head.capacity != head.count {
-            return Err(damaged("it was trained on one number of rows and made for another"));
+            return Err(damaged("its number of training rows is inconsistent"));
         }
         let parts = (f64::from_bits(scale), f64::from_bits(bias), head.count);
         Model::from_flat([input, kind, features], parts, bytes.to_vec())
     }
 
-    /// A model from its flat form: (input, head, features), (scale, bias, rows trained on), bytes.
+    /// Reads a model from its flat form: (input, head, features), (scale, bias, training rows),
+    /// bytes.
     pub fn from_flat(
         [input, head, features]: [u64; 3],
         (scale, bias, count): (f64, f64, u64),
@@ -53,7 +53,7 @@ impl Model {
         let mut rest = Reader(&flat);
         let (input, used) = rest
             .input([input, head, features])
-            .ok_or_else(|| damaged("its features are not as many, or not such, as it says"))?;
+            .ok_or_else(|| damaged("its features do not match its parameters"))?;
         let head = match head {
             LINEAR => rest.linear(&input),
             TREES => rest
@@ -65,12 +65,12 @@ impl Model {
             _ => None,
         };
         let Some(head) = head.filter(|_| rest.0.is_empty()) else {
-            return Err(damaged("its weights or trees are not what belongs to its features"));
+            return Err(damaged("its weights or trees do not match its features"));
         };
         Ok(Model { input, head, scale, bias, count, flat })
     }
 
-    /// What [`Model::from_flat`] wants first.
+    /// The first argument of [`Model::from_flat`].
     pub(super) fn form(&self) -> [u64; 3] {
         let input = if self.reads_text() { TEXT } else { TABLE };
         let head = match self.head {
@@ -86,7 +86,7 @@ fn damaged(what: &str) -> Error {
     Error::Format(format!("the model is damaged: {what}"))
 }
 
-/// What is left of the flat form.
+/// The rest of the flat form.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

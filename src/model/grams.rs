@@ -1,14 +1,14 @@
 //! Text to levels: the n-grams of its bytes, hashed into buckets.
 //!
-//! The text is put between a byte 2 and a byte 3, so that n-grams tell where it begins and ends.
-//! The n bytes from a position on, as a little-endian number v, fall into bucket
-//! `mix13(v + n · GOLDEN) · buckets / 2⁶⁴`.
+//! The text is enclosed by a byte 2 and a byte 3, so that n-grams show where it begins and ends.
+//! The n bytes from a position on, as a little-endian number v, fall into bucket `mix13(v + n ·
+//! GOLDEN) · buckets / 2⁶⁴`.
 
 use super::Lanes;
 use crate::bits::reduce;
 use crate::hash::{GOLDEN, mix13};
 
-/// The longest n-gram: what one word holds.
+/// The longest n-gram: one word.
 pub const MAX_GRAM: u8 = 8;
 
 /// Which n-grams, and into how many buckets.
@@ -26,7 +26,7 @@ pub struct Grams {
 const WINDOW: usize = 256;
 
 impl Grams {
-    /// Hands out the bucket of each n-gram, by position and then by length.
+    /// Calls `bucket` with the bucket of each n-gram, by position and then by length.
     #[inline(always)]
     pub fn each(&self, text: &[u8], mut bucket: impl FnMut(u32)) {
         const AHEAD: usize = MAX_GRAM as usize;
@@ -61,18 +61,18 @@ impl Grams {
     }
 }
 
-/// The buckets that a model looks at, and where their counts go. The bucket after the last stands
+/// The buckets that a model uses, and the place of their counts. The bucket after the last stands
 /// for the length of the text.
 #[derive(Default)]
 pub struct Used {
-    /// By bucket: one more than the place, or 0 for those that nobody looks at.
+    /// By bucket: the place plus one, or 0 if it is unused.
     places: Vec<u32>,
     count: usize,
     length: Option<usize>,
 }
 
 impl Used {
-    /// From rising numbers of buckets, up to and including `buckets`.
+    /// From increasing numbers of buckets, up to and including `buckets`.
     pub fn new(buckets: u32, used: &[u32]) -> Option<Used> {
         let rising = used.windows(2).all(|pair| pair[0] < pair[1]);
         if !rising || used.last().is_some_and(|&last| last > buckets) {

@@ -1,16 +1,16 @@
-//! Leaves to sums: what the leaf of each row adds, looked up for a vector of rows at once.
+//! Leaves to sums: the value of each row's leaf, looked up for a vector of rows at once.
 //!
-//! The values of a tree's leaves are kept as two planes of bytes, the low and the high ones. With
-//! AVX2 a shuffle looks 32 rows up among 16 leaves, and a tree of L leaves takes L/16 shuffles and
-//! as many choices per plane; one row after the other took longer than finding the leaves.
+//! The values of a tree's leaves are stored as two planes of bytes, low and high. With AVX2, a
+//! shuffle looks up 32 rows among 16 leaves, and a tree of L leaves takes L/16 shuffles and as many
+//! blends per plane. Row by row, this took longer than finding the leaves.
 
 use super::BLOCK;
 use crate::processor::has_avx2;
 
-/// The most leaves of a tree: a leaf is a byte whose highest bit is clear.
+/// Maximum number of leaves per tree: a leaf is a byte whose highest bit is clear.
 pub const MAX_LEAVES: usize = 128;
 
-/// What the leaves of a tree add to a row that comes to them.
+/// The values that the leaves of a tree add to their rows.
 pub struct Leaves {
     planes: [[u8; MAX_LEAVES]; 2],
     /// Sixteenths of the planes that are used, rounded up to a power of two.
@@ -18,7 +18,7 @@ pub struct Leaves {
 }
 
 impl Leaves {
-    /// From the value of each leaf, of which there are from 1 to [`MAX_LEAVES`].
+    /// From the value of each leaf; there are 1 to [`MAX_LEAVES`].
     pub fn new(values: &[i16]) -> Option<Leaves> {
         if values.is_empty() || values.len() > MAX_LEAVES {
             return None;
@@ -30,7 +30,7 @@ impl Leaves {
         Some(Leaves { planes, parts: values.len().div_ceil(16).next_power_of_two() })
     }
 
-    /// Adds to the sum of each row what its leaf has.
+    /// Adds to the sum of each row the value of its leaf.
     #[inline(always)]
     pub fn add(&self, chosen: &[u8; BLOCK], sums: &mut [i32; BLOCK]) {
         #[cfg(target_arch = "x86_64")]
@@ -68,7 +68,7 @@ impl Leaves {
         let tables = [0, 1].map(|plane| {
             std::array::from_fn::<_, PARTS, _>(|part| {
                 let start = self.planes[plane][16 * part..16 * (part + 1)].as_ptr();
-                // SAFETY: sixteen bytes of the plane; their address may be any.
+                // SAFETY: sixteen bytes of the plane; no alignment needed.
                 _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(start.cast()) })
             })
         });
@@ -109,7 +109,7 @@ fn look_up<const PARTS: usize>(
 ) -> std::arch::x86_64::__m256i {
     use std::arch::x86_64::*;
     let mut found = table.map(|part| _mm256_shuffle_epi8(part, index));
-    // A blend looks at the top of each byte: bits 4, 5 and 6 move there in turn.
+    // A blend tests the top bit of each byte: bits 4, 5 and 6 are shifted there in turn.
     let choosers = [
         _mm256_slli_epi16::<3>(index),
         _mm256_slli_epi16::<2>(index),

@@ -1,8 +1,8 @@
-//! A classifier as flat data: what gives a learned filter the score of a key, in [0, 1].
+//! A classifier as flat data: it gives a learned filter the score of a key, in [0, 1].
 //!
-//! A model reads a row in two steps. First each feature becomes a *level*, a small whole number:
-//! of a number, how many of its thresholds it exceeds; of a category, what its bucket says; of
-//! text, how often the n-grams of a bucket occur. Then a head adds whole numbers up,
+//! A model reads a row in two steps. First each feature becomes a *level*, a small integer: for a
+//! number, how many thresholds it exceeds; for a category, the level of its bucket; for text, how
+//! often the n-grams of a bucket occur. Then a head adds integers up,
 //!
 //! ```text
 //! linear   sum = Σ_f weight[f][level_f]          (text: Σ weight[bucket] / √n-grams)
@@ -10,10 +10,10 @@
 //! score    = 1 / (1 + exp(−(bias + scale · sum)))
 //! ```
 //!
-//! Levels and sums are integers, and the last line uses only +, ×, ÷ and √ as IEEE 754 rounds
-//! them, so that a score is the same on every machine: a key that fell on one side of a threshold
-//! when a filter was built stays there. `tamis.learned` trains models and writes them flat
-//! (`docs/format.md`); nothing here runs what a file says, it only looks up.
+//! Levels and sums are integers, and the last line uses only +, ×, ÷ and √ as IEEE 754 rounds them,
+//! so a score is the same on every machine: a key that was on one side of a threshold when a filter
+//! was built stays there. `tamis.learned` trains models and writes them flat (`docs/format.md`).
+//! Nothing here executes code from a file; it only looks up values.
 //!
 //! * `table.rs`: numbers and categories to levels
 //! * `grams.rs`: text to levels
@@ -48,24 +48,25 @@ pub static KIND: Kind =
 /// Rows that are scored together: their levels and the state of a tree stay in the first cache.
 pub const BLOCK: usize = 128;
 
-/// The level of each row of a block: from 0 to 127, signed because that is what vectors compare.
+/// The level of each row of a block: from 0 to 127, signed because vector instructions compare
+/// signed bytes.
 pub type Lanes = [i8; BLOCK];
-/// The most levels of a feature.
+/// Maximum number of levels per feature.
 const MAX_LEVELS: u8 = 128;
 
-/// What a model reads.
+/// The input of a model.
 enum Input {
     Table(Vec<Feature>),
     Text(Grams),
 }
 
-/// What it makes of the levels.
+/// How levels become a sum.
 enum Head {
     /// The weights of all levels, one feature (or bucket) after the other.
     Linear(Vec<i8>),
     Trees {
         trees: Forest,
-        /// Of text: the buckets that the trees look at.
+        /// For text: the buckets that the trees use.
         used: Used,
     },
 }
@@ -73,7 +74,7 @@ enum Head {
 enum Forest {
     /// Every node has its own split.
     Branching(Trees),
-    /// Every depth has one.
+    /// All nodes of a depth share a split.
     Oblivious(Oblivious),
 }
 
@@ -83,13 +84,13 @@ pub struct Model {
     head: Head,
     scale: f64,
     bias: f64,
-    /// The rows it was trained on.
+    /// The number of training rows.
     count: u64,
-    /// The flat form, as the frame has it.
+    /// The flat form, as in the frame.
     flat: Vec<u8>,
 }
 
-/// Room to score one block after the other.
+/// Working memory to score blocks.
 pub struct Block {
     levels: Vec<Lanes>,
     /// Σ weight / √n-grams of each row of text.
@@ -98,7 +99,7 @@ pub struct Block {
 }
 
 impl Model {
-    /// Whether it reads text; otherwise, a table.
+    /// Whether it reads text rather than a table.
     pub fn reads_text(&self) -> bool {
         matches!(self.input, Input::Text(_))
     }
@@ -120,7 +121,7 @@ impl Model {
         }
     }
 
-    /// Room for a block of this model.
+    /// Working memory for a block of this model.
     pub fn block(&self) -> Block {
         let levels = vec![[0; BLOCK]; self.width()];
         Block { levels, sums: [0.0; BLOCK], state: trees::State::new() }
@@ -155,7 +156,7 @@ impl Model {
         Ok(())
     }
 
-    /// Takes the text of one row of the block in; the rows come in order.
+    /// Reads the text of one row of the block; rows come in order.
     pub fn read_text(&self, row: usize, text: &[u8], block: &mut Block) {
         let Input::Text(grams) = &self.input else { return };
         match &self.head {
@@ -176,7 +177,7 @@ impl Model {
         self.finish(block, out);
     }
 
-    /// The scores of the rows whose levels, or sums of text, are there.
+    /// The scores of the rows whose levels or text sums are in the block.
     fn finish(&self, block: &mut Block, out: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         {
@@ -246,11 +247,11 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// e^x for |x| up to 40, beyond which a score is 0 or 1 as far as 32 bits tell.
+/// e^x for |x| up to 40; beyond, a score is 0 or 1 in 32-bit floats.
 #[inline(always)]
 fn exp(x: f64) -> f64 {
-    // e^x = 2^k · e^r with k whole and |r| ≤ ln 2 / 2. Adding 1.5 · 2⁵² rounds to a whole number
-    // and leaves it in the low bits.
+    // e^x = 2^k · e^r with integer k and |r| ≤ ln 2 / 2. Adding 1.5 · 2⁵² rounds to an integer and
+    // leaves it in the low bits.
     const ROUND: f64 = 6_755_399_441_055_744.0;
     let x = x.clamp(-40.0, 40.0);
     let shifted = x * std::f64::consts::LOG2_E + ROUND;
@@ -267,7 +268,7 @@ fn exp(x: f64) -> f64 {
     sum * f64::from_bits(power)
 }
 
-/// It is kept as filters are, but knows no keys: all may be there.
+/// A model is saved like a filter but knows no keys: it accepts all.
 impl Kernel for Model {
     fn kind(&self) -> &'static Kind {
         &KIND
@@ -295,10 +296,10 @@ impl Kernel for Model {
         Ok(Arc::new(Model::from_flat(self.form(), parts, self.flat.clone())?))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let [input, head, features] = self.form();
         let parameters = vec![input, head, features, self.scale.to_bits(), self.bias.to_bits()];
         let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: &self.flat }];
-        look(Content { parameters, count: self.count, capacity: Some(self.count), sections });
+        visit(Content { parameters, count: self.count, capacity: Some(self.count), sections });
     }
 }

@@ -1,20 +1,20 @@
 //! Levels to sums: an ensemble of oblivious trees, as CatBoost grows them (Prokhorenkova et al.
 //! 2018).
 //!
-//! All nodes of one depth of an oblivious tree have the same split, so that the outcomes, as bits,
-//! are the number of the leaf:
+//! All nodes of one depth of an oblivious tree have the same split, so the outcomes, as bits, are
+//! the number of the leaf:
 //!
 //! ```text
 //! leaf = Σ_d 2^d · [level[feature of d] > level of d]
 //! ```
 //!
-//! A tree of D splits takes 3·D instructions for 32 rows, where one of 2^D leaves with splits
-//! of their own takes 3·(2^D − 1).
+//! A tree of D splits takes 3·D instructions for 32 rows; a tree of 2^D leaves with a split per
+//! node takes 3·(2^D − 1).
 
 use super::leaves::Leaves;
 use super::{BLOCK, Lanes};
 
-/// The most splits of a tree.
+/// Maximum number of splits per tree.
 pub const MAX_DEPTH: usize = 7;
 
 /// A split: is this feature above this level?
@@ -28,12 +28,12 @@ pub struct Split {
 #[derive(Default)]
 pub struct Oblivious {
     splits: Vec<Split>,
-    /// By tree: how many splits, and what its leaves add.
+    /// By tree: the number of splits, and the values of its leaves.
     trees: Vec<(usize, Leaves)>,
 }
 
 impl Oblivious {
-    /// Appends a tree over this many features, or says that it is none.
+    /// Appends a tree over this many features, or returns `None` if it is invalid.
     pub fn push(&mut self, splits: &[Split], leaves: &[i16], features: usize) -> Option<()> {
         let known = splits.iter().all(|split| usize::from(split.feature) < features);
         if splits.len() > MAX_DEPTH || leaves.len() != 1 << splits.len() || !known {
@@ -44,7 +44,7 @@ impl Oblivious {
         Some(())
     }
 
-    /// Adds to each row's sum what the leaf it comes to in each tree has.
+    /// Adds to each row's sum the value of its leaf in each tree.
     #[inline(always)]
     pub fn add(&self, levels: &[Lanes], sums: &mut [i32; BLOCK]) {
         let mut splits = &self.splits[..];

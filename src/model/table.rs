@@ -6,9 +6,9 @@ use crate::processor::has_avx2;
 
 /// The columns of a table, as a model reads them.
 pub trait Rows {
-    /// Why a value cannot be read.
+    /// The error if a value cannot be read.
     type Error;
-    /// The numbers of a column from row `first` on; one that is missing is NaN.
+    /// The numbers of a column from row `first` on; missing ones are NaN.
     fn numbers(&self, column: usize, first: usize, out: &mut [f32]) -> Result<(), Self::Error>;
     /// The hashes of its values, for a column of categories.
     fn categories(&self, column: usize, first: usize, out: &mut [u64]) -> Result<(), Self::Error>;
@@ -16,7 +16,7 @@ pub trait Rows {
 
 /// A column that a model reads.
 pub struct Feature {
-    /// A hash of the column's name, or 0 where columns have none.
+    /// A hash of the column's name, or 0 if columns have no names.
     pub name: u32,
     /// How its values become levels.
     pub levels: Levels,
@@ -24,11 +24,11 @@ pub struct Feature {
 
 /// How values become levels.
 pub enum Levels {
-    /// A number exceeds this many of these thresholds, which rise; NaN exceeds none.
+    /// The level is how many of the rising thresholds the number exceeds; NaN exceeds none.
     Number(Thresholds),
-    /// A category's hash chooses a bucket, which holds the level.
+    /// The category's hash selects a bucket, which holds the level.
     Category {
-        /// The levels are below this.
+        /// All levels are below this.
         count: u8,
         /// The level of each bucket.
         buckets: Vec<i8>,
@@ -70,21 +70,21 @@ impl Feature {
     }
 }
 
-/// Numbers that are compared with one threshold after the other while they stay in registers.
+/// Numbers compared with one threshold after the other while they stay in registers.
 const STEP: usize = 32;
-/// Thresholds that one number is compared with at once.
+/// Thresholds compared with one number at once.
 const EIGHT: usize = 8;
 
-/// Rising thresholds, eight by eight, with infinities at the end that nothing exceeds.
+/// Rising thresholds in groups of eight, padded with infinities that nothing exceeds.
 pub struct Thresholds {
     count: usize,
     eights: Vec<[f32; EIGHT]>,
-    /// The last of each eight but those at the end.
+    /// The last threshold of each group without padding.
     lasts: Vec<f32>,
 }
 
 impl Thresholds {
-    /// From thresholds that rise, none of which is NaN.
+    /// From rising thresholds, none of which is NaN.
     pub fn new(rising: &[f32]) -> Thresholds {
         let (whole, rest) = rising.as_chunks::<EIGHT>();
         let mut end = [f32::INFINITY; EIGHT];
@@ -93,7 +93,7 @@ impl Thresholds {
         Thresholds { count: rising.len(), eights: [whole, &[end]].concat(), lasts }
     }
 
-    /// How many each number exceeds.
+    /// How many thresholds each number exceeds.
     fn exceeded(&self, numbers: &[f32; BLOCK]) -> Lanes {
         #[cfg(target_arch = "x86_64")]
         {
@@ -109,8 +109,8 @@ impl Thresholds {
         self.exceeded_plain(numbers)
     }
 
-    /// As many eights as it exceeds the last of, and some of the next: without a branch, a third
-    /// of the time of comparing with all.
+    /// Counts the groups whose last threshold it exceeds, then within the next group: without a
+    /// branch, in a third of the time of comparing with all.
     #[inline(always)]
     fn exceeded_plain(&self, numbers: &[f32; BLOCK]) -> Lanes {
         let mut levels = [0; BLOCK];

@@ -1,22 +1,22 @@
 //! Levels to sums: an ensemble of decision trees, a block of rows at a time.
 //!
-//! No row walks down a tree. Instead each node, from the last to the first, chooses for all rows
-//! of the block between what its two children chose:
+//! No row walks down a tree. Instead each node, from the last to the first, chooses between the
+//! choices of its two children, for all rows of the block at once:
 //!
 //! ```text
 //! chosen[node] = level[feature of node] > level of node ? chosen[right] : chosen[left]
 //! ```
 //!
-//! where a leaf chose itself. Children come after their parents, so the root is the last to
-//! choose, and holds the leaf of each row. Leaves are bytes, so that one instruction decides for 16
-//! or 32 rows, and a tree of L leaves takes 3(L − 1) of them per 32 rows without a branch; walking
-//! takes as many per level and row. (The idea that a whole tree is evaluated by comparing all of
-//! its nodes is QuickScorer's: Lucchese et al. 2015.)
+//! where the choice of a leaf is itself. Children come after their parents, so the root chooses
+//! last and holds the leaf of each row. Leaves are bytes, so one instruction decides for 16 or 32
+//! rows, and a tree of L leaves takes 3(L − 1) of them per 32 rows without a branch; walking takes
+//! as many per level and row. Evaluating a tree by comparing all of its nodes is the idea of
+//! QuickScorer (Lucchese et al. 2015).
 
 use super::leaves::{Leaves, MAX_LEAVES};
 use super::{BLOCK, Lanes};
 
-/// The most nodes of a tree: with one leaf more, all places fit a byte.
+/// Maximum number of nodes per tree: nodes and leaves together fit a byte.
 pub const MAX_NODES: usize = MAX_LEAVES - 1;
 /// Places for nodes, then for leaves from the last one backwards.
 const PLACES: usize = 256;
@@ -28,7 +28,7 @@ const LAST: u8 = 255;
 pub struct Node {
     pub feature: u16,
     pub level: i8,
-    /// Where to go if not, and if so: the place of a later node or of a leaf.
+    /// The next place if not, and if so: a later node or a leaf.
     pub children: [u8; 2],
 }
 
@@ -36,20 +36,20 @@ pub struct Node {
 #[derive(Default)]
 pub struct Trees {
     nodes: Vec<Node>,
-    /// By tree: how many nodes, and what its leaves add.
+    /// By tree: the number of nodes, and the values of its leaves.
     trees: Vec<(usize, Leaves)>,
 }
 
 /// A leaf for each row of a block.
 type Chosen = [u8; BLOCK];
 
-/// What each node of one tree chose for each row.
+/// The choice of each node of one tree for each row.
 pub struct State {
     chosen: [Chosen; PLACES],
 }
 
 impl State {
-    /// Leaves that chose themselves.
+    /// A state in which leaves have chosen themselves.
     pub fn new() -> Box<State> {
         let mut state = Box::new(State { chosen: [[0; BLOCK]; PLACES] });
         for leaf in 0..=MAX_NODES {
@@ -60,7 +60,7 @@ impl State {
 }
 
 impl Trees {
-    /// Appends a tree over this many features, or says that it is none.
+    /// Appends a tree over this many features, or returns `None` if it is invalid.
     pub fn push(&mut self, nodes: &[Node], leaves: &[i16], features: usize) -> Option<()> {
         if nodes.len() > MAX_NODES || leaves.len() != nodes.len() + 1 {
             return None;
@@ -80,7 +80,7 @@ impl Trees {
         Some(())
     }
 
-    /// Adds to each row's sum what the leaf it comes to in each tree has.
+    /// Adds to each row's sum the value of its leaf in each tree.
     #[inline(always)]
     pub fn add(&self, levels: &[Lanes], state: &mut State, sums: &mut [i32; BLOCK]) {
         let mut nodes = &self.nodes[..];

@@ -1,7 +1,7 @@
-//! Filters that adapt: the class of those that take a remote, and remotes that are Python objects.
+//! Filters that adapt: the class of filters that use a remote, and remotes that are Python objects.
 
 use super::batch;
-use super::error::intact;
+use super::error::catch_damage;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ use pyo3::types::PyList;
 /// A Python object with `run` and `scan`, called with the interpreter attached and no lock held.
 struct RemoteObject {
     object: Py<PyAny>,
-    /// What it raised, which is what the caller gets.
+    /// The exception that it raised, which is passed to the caller.
     raised: Option<PyErr>,
 }
 
@@ -38,7 +38,7 @@ impl RemoteObject {
         })
     }
 
-    /// What a kernel answered, or what the remote raised meanwhile.
+    /// The result of a kernel, or the exception that the remote raised meanwhile.
     fn result<T>(&mut self, answer: Result<T>) -> PyResult<T> {
         match self.raised.take() {
             Some(raised) => Err(raised),
@@ -75,7 +75,7 @@ impl Remote for RemoteObject {
     }
 }
 
-/// The hashes in an array of rows (high half, low half), which `source` is the origin of.
+/// The hashes in an array of rows (high half, low half); `source` names it in errors.
 pub fn hash_rows(source: &str, array: &Bound<'_, PyAny>) -> PyResult<Vec<Hash128>> {
     let mut hashes = Vec::new();
     rows(source, array, &mut hashes)?;
@@ -145,11 +145,11 @@ impl Adapting {
         let (stored, shared) = structure::<Shared>(self_)?;
         let hash = stored.hash(key)?;
         let removed = match remote {
-            None => self_.py().detach(|| intact(|| shared.remove(hash))?),
+            None => self_.py().detach(|| catch_damage(|| shared.remove(hash))?),
             Some(remote) => {
                 let mut remote = RemoteObject::new(remote)?;
                 let removed =
-                    self_.py().detach(|| intact(|| shared.remove_with(hash, &mut remote))?);
+                    self_.py().detach(|| catch_damage(|| shared.remove_with(hash, &mut remote))?);
                 if let Some(raised) = remote.raised {
                     return Err(raised);
                 }
@@ -172,7 +172,7 @@ impl Adapting {
         let hash = stored.hash(key)?;
         let (mut remote, mut moved) = (RemoteObject::new(remote)?, [false]);
         let adapted =
-            self_.py().detach(|| intact(|| shared.adapt(&[hash], &mut moved, &mut remote))?);
+            self_.py().detach(|| catch_damage(|| shared.adapt(&[hash], &mut moved, &mut remote))?);
         remote.result(adapted)?;
         Ok(moved[0])
     }
@@ -188,14 +188,14 @@ impl Adapting {
         let hashes = batch::hashes(self_.py(), &stored.handle.hasher, keys)?;
         let Some(remote) = remote else { return batch::remove(self_.py(), shared, &hashes) };
         let (mut remote, mut removed) = (RemoteObject::new(remote)?, vec![false; hashes.len()]);
-        let done = self_
-            .py()
-            .detach(|| intact(|| shared.remove_many_with(&hashes, &mut removed, &mut remote))?);
+        let done = self_.py().detach(|| {
+            catch_damage(|| shared.remove_many_with(&hashes, &mut removed, &mut remote))?
+        });
         remote.result(done)?;
         Ok(PyArray1::from_vec(self_.py(), removed))
     }
 
-    /// Remove keys each of which has a slot, as far as that is certain without the remote; read the
+    /// Remove keys each of which has a slot, without the remote where that is certain; read the
     /// remote for the others.
     fn _remove_owned(
         self_: &Bound<'_, Self>,
@@ -205,7 +205,8 @@ impl Adapting {
         let (stored, shared) = structure::<Shared>(self_)?;
         let hashes = keys.iter().map(|key| stored.hash(&key)).collect::<PyResult<Vec<_>>>()?;
         let mut remote = RemoteObject::new(remote)?;
-        let done = self_.py().detach(|| intact(|| shared.remove_owned(&hashes, &mut remote))?);
+        let done =
+            self_.py().detach(|| catch_damage(|| shared.remove_owned(&hashes, &mut remote))?);
         remote.result(done)
     }
 
@@ -234,7 +235,7 @@ impl Adapting {
     fn grow(self_: &Bound<'_, Self>, remote: &Bound<'_, PyAny>) -> PyResult<()> {
         let (_, shared) = structure::<Shared>(self_)?;
         let mut remote = RemoteObject::new(remote)?;
-        let grown = self_.py().detach(|| intact(|| shared.grow(&mut remote))?);
+        let grown = self_.py().detach(|| catch_damage(|| shared.grow(&mut remote))?);
         remote.result(grown)
     }
 }
@@ -246,7 +247,7 @@ fn adapt<'py>(
     remote: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
     let (mut remote, mut moved) = (RemoteObject::new(remote)?, vec![false; hashes.len()]);
-    let adapted = py.detach(|| intact(|| shared.adapt(hashes, &mut moved, &mut remote))?);
+    let adapted = py.detach(|| catch_damage(|| shared.adapt(hashes, &mut moved, &mut remote))?);
     remote.result(adapted)?;
     Ok(PyArray1::from_vec(py, moved))
 }
@@ -257,8 +258,10 @@ fn insert(
     hashes: &[Hash128],
     remote: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
-    let Some(remote) = remote else { return Ok(py.detach(|| intact(|| shared.insert(hashes))?)?) };
+    let Some(remote) = remote else {
+        return Ok(py.detach(|| catch_damage(|| shared.insert(hashes))?)?);
+    };
     let mut remote = RemoteObject::new(remote)?;
-    let inserted = py.detach(|| intact(|| shared.insert_with(hashes, &mut remote))?);
+    let inserted = py.detach(|| catch_damage(|| shared.insert_with(hashes, &mut remote))?);
     remote.result(inserted)
 }

@@ -1,4 +1,4 @@
-//! Adaptive cuckoo filters: made, built, adapted.
+//! Adaptive cuckoo filters: created, built, adapted.
 
 use super::adapting::hash_rows;
 use super::batch::{self, Distinct};
@@ -10,7 +10,7 @@ use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// The fields of `planning.adaptive_cuckoo.AdaptiveCuckooSize`; the motion as a file has it.
+/// A `planning.adaptive_cuckoo.AdaptiveCuckooSize`, with the motion as its number in a file.
 #[derive(FromPyObject)]
 pub struct Size {
     motion: u64,
@@ -28,7 +28,7 @@ impl Size {
         Ok(Kernel::new(self.motion()?, self.fingerprint_bits, self.bins)?)
     }
 
-    /// CapacityError if the keys do not fit.
+    /// Raises CapacityError if the keys do not fit.
     fn build(&self, keys: &Distinct, _capacity: u64) -> PyResult<Kernel> {
         Ok(Kernel::build(self.motion()?, self.fingerprint_bits, self.bins, &keys.hashes)?)
     }
@@ -41,7 +41,7 @@ kind_class! {
 
 #[pymethods]
 impl AdaptiveCuckoo {
-    /// How an element moves, as a file has it.
+    /// How an element moves, as its number in a file.
     #[getter]
     fn _motion(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Kernel>(self_)?.1.shape().0.number())
@@ -53,13 +53,14 @@ impl AdaptiveCuckoo {
         Ok(structure::<Kernel>(self_)?.1.shape().1)
     }
 
-    /// How many bins there are.
+    /// The number of bins.
     #[getter]
     fn _bins(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Kernel>(self_)?.1.shape().2)
     }
 
-    /// Move what absent keys were taken for; for each, whether anything moved.
+    /// Move the elements that absent keys were mistaken for; return for each key whether anything
+    /// moved.
     fn _adapt<'py>(
         self_: &Bound<'py, Self>,
         keys: &Bound<'py, PyAny>,
@@ -68,7 +69,7 @@ impl AdaptiveCuckoo {
         adapt(py, cuckoo, &batch::hashes(py, &stored.handle.hasher, keys)?)
     }
 
-    /// The same for keys that are hashed already. The remote is for other kinds.
+    /// The same for hashed keys. The remote is for other kinds.
     fn _adapt_hashes<'py>(
         self_: &Bound<'py, Self>,
         hashes: &Bound<'py, PyAny>,

@@ -1,7 +1,6 @@
-//! Adaptive stacks: what is counted, and the steps of their growth, each of them whole.
+//! Adaptive stacks: their counts, and the steps of their growth, each of them atomic.
 //!
-//! Which step comes when, and of what size the layers are, is Python's decision:
-//! `filters/adaptive_stacked.py`.
+//! Python decides the order of steps and the sizes of layers: `filters/adaptive_stacked.py`.
 
 use super::adapting::{hash_rows, rows};
 use super::batch;
@@ -15,8 +14,8 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-fn filling(layer: Option<&Handle>, room: u64) -> Option<Filling> {
-    layer.map(|layer| Filling { layer: layer.kernel.clone(), room })
+fn filling(layer: Option<&Handle>, capacity: u64) -> Option<Filling> {
+    layer.map(|layer| Filling { layer: layer.kernel.clone(), capacity })
 }
 
 /// The counts and the progress of an adaptive stack.
@@ -26,17 +25,17 @@ pub struct AdaptiveState {
     version: u64,
     /// Whether a layer is being built.
     building: bool,
-    /// How often the layers behind the first were begun anew.
+    /// How often the layers behind the first were started again.
     rebuilds: u64,
-    /// The share of queries for known negatives that is expected (ψ).
+    /// The expected fraction of queries for known negatives (ψ).
     psi: f64,
-    /// How many layers answer.
+    /// The number of layers that answer queries.
     layers: u64,
     /// Negatives in the layer that is being filled.
     collected: u64,
-    /// How many negatives that layer is for.
-    room: u64,
-    /// Queries for absent keys since it was begun.
+    /// The capacity of that layer.
+    negatives_capacity: u64,
+    /// Queries for absent keys since that layer was started.
     collecting: u64,
     /// Queries for absent keys in the present window.
     window_negatives: u64,
@@ -44,9 +43,9 @@ pub struct AdaptiveState {
     window_false_positives: u64,
     /// How often in a row the layers behind the first were dropped.
     strikes: u64,
-    /// Queries for absent keys over all.
+    /// Queries for absent keys in total.
     negatives: u64,
-    /// False positives over all.
+    /// False positives in total.
     false_positives: u64,
     /// One in 2^this false positives of the first layer is in the sample.
     sample_shift: u64,
@@ -64,15 +63,19 @@ impl AdaptiveStacked {
     fn _begin_with(
         first: &Handle,
         negatives: Option<&Handle>,
-        room: u64,
+        negatives_capacity: u64,
         plan: &[u8],
         capacity: u64,
     ) -> PyResult<Handle> {
-        let kernel = Kernel::new(first.kernel.clone(), filling(negatives, room), plan.to_vec())?;
+        let kernel = Kernel::new(
+            first.kernel.clone(),
+            filling(negatives, negatives_capacity),
+            plan.to_vec(),
+        )?;
         Ok(Handle::new(kernel, capacity, first.hasher.clone()))
     }
 
-    /// Learn that keys are absent; for each, whether it was collected.
+    /// Report that keys are absent; return for each whether it was collected.
     fn _observe<'py>(
         self_: &Bound<'py, Self>,
         keys: &Bound<'py, PyAny>,
@@ -81,7 +84,7 @@ impl AdaptiveStacked {
         observe(py, stack, &batch::hashes(py, &stored.handle.hasher, keys)?)
     }
 
-    /// The same for keys that are hashed already.
+    /// The same for hashed keys.
     fn _observe_hashes<'py>(
         self_: &Bound<'py, Self>,
         hashes: &Bound<'py, PyAny>,
@@ -90,13 +93,13 @@ impl AdaptiveStacked {
         observe(self_.py(), stack, &hash_rows("hashes", hashes)?)
     }
 
-    /// What was counted, and how far it has grown.
+    /// The counts and the progress.
     #[getter]
     fn _state(self_: &Bound<'_, Self>) -> PyResult<AdaptiveState> {
         let (_, stack) = structure::<Kernel>(self_)?;
         let state = self_.py().detach(|| stack.state());
         let Counted { collecting, asked, wrong, strikes, total, shift, .. } = state.counted;
-        let ([collected, room], [negatives, false_positives]) = (state.filled, total);
+        let ([collected, negatives_capacity], [negatives, false_positives]) = (state.filled, total);
         Ok(AdaptiveState {
             version: state.version,
             building: state.building,
@@ -104,7 +107,7 @@ impl AdaptiveStacked {
             psi: state.psi,
             layers: state.layers,
             collected,
-            room,
+            negatives_capacity,
             collecting,
             window_negatives: asked,
             window_false_positives: wrong,
@@ -115,36 +118,36 @@ impl AdaptiveStacked {
         })
     }
 
-    /// Each layer that answers and, behind them, the one that is being filled, if there is one:
-    /// then there is an even number.
+    /// The layers that answer queries and, behind them, the one that is being filled, if any: then
+    /// their number is even.
     #[getter]
     fn _layers(self_: &Bound<'_, Self>) -> PyResult<Vec<BuiltLayer>> {
         let (_, stack) = structure::<Kernel>(self_)?;
         Ok(self_.py().detach(|| BuiltLayer::all(&stack.layers(), false)))
     }
 
-    /// The rate of known negatives, all alike.
+    /// The rate of known negatives.
     #[getter]
     fn known_fpr(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let (_, stack) = structure::<Kernel>(self_)?;
         Ok(self_.py().detach(|| stack.known_rate()))
     }
 
-    /// How often each sampled false positive of the first layer came.
+    /// How often each sampled false positive of the first layer occurred.
     #[getter]
     fn _sample<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let (_, stack) = structure::<Kernel>(self_)?;
         Ok(PyArray1::from_vec(self_.py(), stack.sample()))
     }
 
-    /// The plan that it was given.
+    /// The plan as JSON.
     #[getter]
     fn _plan<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(self_.py(), &structure::<Kernel>(self_)?.1.plan()))
     }
 
-    /// Begin to build a layer of keys, the first or one behind the last; the ticket to go on with, or
-    /// None where the layers have changed since this version.
+    /// Begin to build a layer of keys, the first or one behind the last; return a ticket for the
+    /// next steps, or None if the layers have changed since this version.
     fn _begin_layer(
         self_: &Bound<'_, Self>,
         version: u64,
@@ -163,44 +166,44 @@ impl AdaptiveStacked {
         Ok(self_.py().detach(|| stack.fill(ticket, &stored))?)
     }
 
-    /// Let the layer that was built answer; whether it does.
+    /// Activate the layer that was built; return whether it was.
     fn _finish(
         self_: &Bound<'_, Self>,
         ticket: u64,
         psi: f64,
         negatives: Option<&Handle>,
-        room: u64,
+        negatives_capacity: u64,
         plan: Option<&[u8]>,
     ) -> PyResult<bool> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        let (next, plan) = (filling(negatives, room), plan.map(<[u8]>::to_vec));
+        let (next, plan) = (filling(negatives, negatives_capacity), plan.map(<[u8]>::to_vec));
         Ok(self_.py().detach(|| stack.finish(ticket, psi, next, plan))?)
     }
 
-    /// Give up the layer that is being built.
+    /// Discard the layer that is being built.
     fn _abandon(self_: &Bound<'_, Self>, ticket: u64) -> PyResult<()> {
         let (_, stack) = structure::<Kernel>(self_)?;
         self_.py().detach(|| stack.abandon(ticket));
         Ok(())
     }
 
-    /// Drop all layers but the first, and fill this one; whether it did.
+    /// Drop all layers but the first, and fill this one next; return whether it was done.
     fn _drop_behind_first(
         self_: &Bound<'_, Self>,
         version: u64,
         negatives: Option<&Handle>,
-        room: u64,
+        negatives_capacity: u64,
     ) -> PyResult<bool> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        let next = filling(negatives, room);
+        let next = filling(negatives, negatives_capacity);
         Ok(self_.py().detach(|| stack.drop_behind_first(version, next))?)
     }
 
-    /// Begin a new window: the last was as expected, or another ψ is from now on.
+    /// Begin a new window, because the last was as expected or ψ has changed.
     #[pyo3(signature = (version, psi=None))]
     fn _begin_window(self_: &Bound<'_, Self>, version: u64, psi: Option<f64>) -> PyResult<()> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        self_.py().detach(|| stack.content(version, psi));
+        self_.py().detach(|| stack.begin_window(version, psi));
         Ok(())
     }
 }

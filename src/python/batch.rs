@@ -1,8 +1,8 @@
-//! Many keys at once: chunk by chunk from column to hashes to kernel, with the interpreter
-//! released where no Python object is touched, and on several threads where they help.
+//! Batches of keys: chunk by chunk from column to hashes to kernel, with the interpreter released
+//! while no Python object is accessed, and on several threads where they help.
 
 use super::column::{CHUNK, Column, Keys};
-use super::error::intact;
+use super::error::catch_damage;
 use super::handle::Handle;
 use super::keys::{self, Family, NotAKey, Secret, hash_object, hasher};
 use crate::distinct;
@@ -17,13 +17,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::ops::Range;
 
-/// From this many keys on, a query is spread over the cores: below, a caller who wants that runs
-/// threads of his own, and starting ours would be a visible part of the time.
+/// From this many keys on, a query uses all cores: below, callers can use their own threads, and
+/// starting ours would be a visible part of the time.
 const THREADED_QUERY: usize = 1 << 22;
-/// From this many keys on, a build is: it takes longer per key, and has no other caller to wait.
+/// From this many keys on, a build uses all cores: it takes longer per key, and only one caller
+/// waits for it.
 pub const THREADED_BUILD: usize = 1 << 18;
 
-/// Distinct keys as hashes: what `build` counts before it plans, then builds from.
+/// Distinct keys as hashes: `build` counts them, plans, and builds from them.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Distinct {
     pub hashes: distinct::Distinct,
@@ -48,12 +49,12 @@ impl Distinct {
         self.hashes.len()
     }
 
-    /// Those that are not among the others.
+    /// The hashes that are not among the others.
     fn without(&self, py: Python<'_>, others: &Distinct) -> Distinct {
         py.detach(|| self.with(self.hashes.without(&others.hashes, self.threads)))
     }
 
-    /// Those that layer `index` of a stack accepts.
+    /// The hashes that layer `index` of a stack accepts.
     fn accepted_by(&self, py: Python<'_>, layer: &Handle, index: usize) -> Distinct {
         let kernel = &*layer.kernel;
         let accepted = |part: &[Hash128]| stack::accepted(kernel, index, part);
@@ -68,7 +69,7 @@ impl Distinct {
 }
 
 impl Distinct {
-    /// The distinct ones of these keys.
+    /// The distinct hashes of these keys.
     pub fn of(py: Python<'_>, keys: &Keys<'_>, hasher: Hasher) -> PyResult<Distinct> {
         let threads = threads(keys.len(), THREADED_BUILD);
         let collected = collected(py, keys, &hasher, threads, |hash| hash)?;
@@ -76,14 +77,15 @@ impl Distinct {
         Ok(Distinct { hashes, hasher, threads })
     }
 
-    /// Other hashes of the same family.
+    /// Other hashes by the same hash function.
     pub fn with(&self, hashes: distinct::Distinct) -> Distinct {
         let threads = threads(hashes.len(), THREADED_BUILD);
         Distinct { hashes, hasher: self.hasher.clone(), threads }
     }
 }
 
-/// What is `needed` of the hashes of keys, by partition: each thread collects some.
+/// Collects the hashes of keys, or the part of them in `T`, by partition: each thread collects
+/// some.
 pub fn collected<T: distinct::Item + Send>(
     py: Python<'_>,
     keys: &Keys<'_>,
@@ -124,13 +126,13 @@ pub fn contains<'py>(
     let keys = Keys::new(keys)?;
     check_memory(py, keys.len())?;
     let answers = PyArray1::<bool>::zeros(py, keys.len(), false);
-    // SAFETY: the array was just made, and nobody else has it yet.
+    // SAFETY: the array is new, so nobody else has it yet.
     let out = unsafe { answers.as_slice_mut()? };
     match keys {
         Keys::Column(column) => py
-            .detach(|| intact(|| contains_column(kernel, hasher, &column, out)))?
+            .detach(|| catch_damage(|| contains_column(kernel, hasher, &column, out)))?
             .map_err(at_index)?,
-        Keys::Objects(list) => intact(|| {
+        Keys::Objects(list) => catch_damage(|| {
             for_each_chunk(hasher, &list, |first, hashes| {
                 kernel.contains(hashes, &mut out[first..first + hashes.len()]);
             })
@@ -163,7 +165,7 @@ fn contains_column(
     })
 }
 
-/// Collects chunks until they are as many hashes as the kernel likes to get.
+/// Collects chunks until they reach the preferred batch size of the kernel.
 fn contains_in_batches(
     kernel: &dyn Kernel,
     hasher: &Hasher,
@@ -189,7 +191,7 @@ fn contains_in_batches(
     Ok(())
 }
 
-/// Fills `out` by `work(range, its part)`: at once, or from `from` items on over the cores.
+/// Fills `out` by `work(range, its part)`: at once, or from `from` items on over all cores.
 pub fn in_threads<T: Send, E: Send>(
     out: &mut [T],
     from: usize,
@@ -216,7 +218,7 @@ pub fn in_threads<T: Send, E: Send>(
     })
 }
 
-/// The hashes of all keys, in their order.
+/// The hashes of all keys, in order.
 pub fn hashes(py: Python<'_>, hasher: &Hasher, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Hash128>> {
     collect(py, hasher, &Keys::new(keys)?)
 }
@@ -229,7 +231,7 @@ pub fn collect(py: Python<'_>, hasher: &Hasher, keys: &Keys<'_>) -> PyResult<Vec
     Ok(all)
 }
 
-/// The hashes of those keys that a kernel accepts, each with its index, and how many keys there are.
+/// The hashes of the keys that a kernel accepts, each with its index, and the total number of keys.
 pub fn accepted(
     py: Python<'_>,
     kernel: &dyn Kernel,
@@ -281,7 +283,7 @@ pub fn for_each(
     }
 }
 
-/// Inserts every key, or none if one of them is not a key or is refused.
+/// Inserts every key, or none if one of them is not a key or does not fit.
 pub fn insert(
     py: Python<'_>,
     kernel: &dyn Kernel,
@@ -296,27 +298,27 @@ pub fn insert(
             };
             py.detach(|| {
                 column.check().map_err(at_index)?;
-                intact(|| insert_chunks(kernel, column.len(), chunks))?
+                catch_damage(|| insert_chunks(kernel, column.len(), chunks))?
             })
         }
         keys => {
             let all = collect(py, hasher, &keys)?;
-            // In chunks where removals undo them, so that readers wait for one chunk, not for all.
+            // In chunks if removals can undo them, so that readers wait for one chunk, not for all.
             let step = if kernel.inserts_at_once() { all.len().max(1) } else { CHUNK };
             let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
                 all[range].chunks(step).for_each(chunk);
                 Ok(())
             };
-            py.detach(|| intact(|| insert_chunks(kernel, all.len(), chunks))?)
+            py.detach(|| catch_damage(|| insert_chunks(kernel, all.len(), chunks))?)
         }
     }
 }
 
-/// What is done with a chunk of hashes.
+/// A function called with each chunk of hashes.
 type Chunk<'a> = dyn FnMut(&[Hash128]) + Send + 'a;
 
-/// Inserts `count` hashes, of which `chunks` gives any range in chunks. Where the kernel refuses a
-/// chunk, or one cannot be read any more, those before it are removed again.
+/// Inserts `count` hashes, of which `chunks` yields any range in chunks. If the kernel refuses a
+/// chunk, or one can no longer be read, the previous ones are removed again.
 fn insert_chunks(
     kernel: &dyn Kernel,
     count: usize,
@@ -338,14 +340,14 @@ fn insert_chunks(
     Ok(result?)
 }
 
-/// Takes one insertion of each hash back; for each, whether it was there.
+/// Undoes one insertion of each hash; returns for each whether it was present.
 pub fn remove<'py>(
     py: Python<'py>,
     kernel: &dyn Kernel,
     hashes: &[Hash128],
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
     let removals = || hashes.iter().map(|hash| was_there(kernel.remove(*hash))).collect();
-    let removed: TamisResult<Vec<bool>> = py.detach(|| intact(removals))?;
+    let removed: TamisResult<Vec<bool>> = py.detach(|| catch_damage(removals))?;
     Ok(PyArray1::from_vec(py, removed?))
 }
 
@@ -362,7 +364,7 @@ pub fn hash_keys<'py>(
     let keys = Keys::new(keys)?;
     check_memory(py, keys.len().saturating_mul(16))?;
     let rows = PyArray2::<u64>::zeros(py, [keys.len(), 2], false);
-    // SAFETY: the array was just made, and nobody else has it yet.
+    // SAFETY: the array is new, so nobody else has it yet.
     let out = unsafe { rows.as_slice_mut()? };
     let write = |first: usize, hashes: &[Hash128]| {
         for (row, hash) in out[2 * first..].chunks_exact_mut(2).zip(hashes) {
@@ -417,8 +419,8 @@ pub fn at_index((index, reason): (usize, NotAKey)) -> PyErr {
     reason.named(&format!("keys[{index}]"))
 }
 
-/// Raises `MemoryError` if NumPy cannot allocate this many bytes. Its Python interface raises that
-/// itself, but through its C interface a failed allocation would be a null pointer.
+/// Raises `MemoryError` if NumPy cannot allocate this many bytes. Its Python interface does the
+/// same, but its C interface returns a null pointer.
 pub fn check_memory(py: Python<'_>, bytes: usize) -> PyResult<()> {
     if bytes >= 1 << 24 {
         py.import("numpy")?.call_method1("empty", (bytes, "u1"))?;
@@ -426,7 +428,7 @@ pub fn check_memory(py: Python<'_>, bytes: usize) -> PyResult<()> {
     Ok(())
 }
 
-/// How many threads work on `count` keys.
+/// The number of threads for `count` keys.
 pub fn threads(count: usize, from: usize) -> usize {
     if count < from { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) }
 }

@@ -1,4 +1,4 @@
-//! Bloom filters: made, built, merged, truncated.
+//! Bloom filters: created, built, merged, truncated.
 
 use super::batch::{self, Distinct, at_index, in_ranges};
 use super::column::{Column, Keys};
@@ -15,13 +15,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::ops::Range;
 
-/// Up to this many keys, distinct ones are counted; of more, their number is estimated.
+/// Up to this many keys, distinct ones are counted; above, their number is estimated.
 const COUNTED: usize = 1 << 20;
-/// What a filter seems to hold, from its bits, beyond its capacity, before it is built again from
-/// counted keys. For more than `COUNTED` keys, the error of that estimate is a tenth of this.
+/// How far the number of keys, estimated from the bits of a filter, may exceed its capacity before
+/// it is built again from counted keys. For more than `COUNTED` keys, the error of that estimate is
+/// a tenth of this.
 const SLACK: f64 = 0.005;
 
-/// The fields of `planning.bloom.BloomSize`.
+/// A `planning.bloom.BloomSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     layout: String,
@@ -56,8 +57,8 @@ kind_class! {
 
 #[pymethods]
 impl Bloom {
-    /// The filter of keys of any kind. `size` gets the number of distinct keys, or of many an
-    /// estimate that is seldom too low, and says which size to build.
+    /// Build a filter of keys of any type. `size` is called with the number of distinct keys, or
+    /// for many keys with an estimate that is seldom too low, and returns the size to build.
     #[staticmethod]
     #[pyo3(signature = (keys, size, seed=0, key=None))]
     fn _build_any(
@@ -102,12 +103,12 @@ impl Bloom {
         Ok(self_.py().detach(|| bloom.cardinality()))
     }
 
-    /// The bits of either.
+    /// The union of the bits.
     fn _union(self_: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<Handle> {
         merge(self_, other, Kernel::union)
     }
 
-    /// The bits of both.
+    /// The intersection of the bits.
     fn _intersection(self_: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<Handle> {
         merge(self_, other, Kernel::intersection)
     }
@@ -119,7 +120,7 @@ impl Bloom {
     }
 }
 
-/// Keys that are hashed twice: for their number, and for their bits.
+/// Keys that are hashed twice: to count them, and to set their bits.
 struct Many<'a> {
     keys: Hashed<'a>,
     hasher: &'a Hasher,
@@ -127,8 +128,8 @@ struct Many<'a> {
     threads: usize,
 }
 
-/// A column is hashed again, in less time than its hashes would take to store and read; objects
-/// are hashed once.
+/// A column is hashed again, which is faster than storing and reading its hashes; objects are
+/// hashed once.
 enum Hashed<'a> {
     Column(&'a Column),
     Objects(Vec<Hash128>),
@@ -161,7 +162,7 @@ impl<'a> Many<'a> {
         }
     }
 
-    /// How many distinct ones there are: the estimate, and what it may be too low by.
+    /// An upper bound of the number of distinct keys: the estimate plus its margin.
     fn at_most(&self) -> PyResult<usize> {
         let sketches = in_ranges(self.count, self.threads, |range| {
             let mut sketch = HyperLogLog::new()?;

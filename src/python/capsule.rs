@@ -1,10 +1,10 @@
-//! Arrow arrays out of PyCapsules, checked before anything is read through them.
+//! Arrow arrays from PyCapsules, checked before anything is read through them.
 //!
-//! The C data interface hands over lengths, offsets and pointers, and arrow-rs believes all of them.
-//! Here a producer is believed only where it must be: that a pointer points to something, and that a
-//! buffer is as long as the array says (the interface has no sizes; pyarrow, which knows them, is
-//! asked to compare). The rest is checked: the fields of each struct here, before arrow-rs sees it,
-//! and the offsets and views in the buffers by [`super::items`], when a value is read.
+//! The C data interface passes lengths, offsets and pointers, and arrow-rs trusts all of them. Here
+//! a producer is trusted only where it must be: that pointers are valid, and that a buffer is as
+//! long as the array says (the interface has no sizes; pyarrow, which knows them, is asked to
+//! compare). The rest is checked: the fields of each struct here, before arrow-rs sees it, and the
+//! offsets and views in the buffers by [`super::items`], when a value is read.
 
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi_and_data_type};
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
@@ -15,10 +15,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 use std::ffi::{CStr, c_void};
 
-/// The arrays of an object with the Arrow PyCapsule interface, without empty ones, and their type, or
-/// `None` if it has no such interface. `name` is the argument that it was given as; `check_type`
-/// refuses types before any of the data is looked at, and must refuse every type that
-/// [`check_fields`] does not know.
+/// The arrays of an object with the Arrow PyCapsule interface, without empty ones, and their type,
+/// or `None` if it has no such interface. `name` is the name of the argument; `check_type` refuses
+/// types before any data is read, and must refuse every type that [`check_fields`] does not know.
 pub fn arrays(
     name: &str,
     object: &Bound<'_, PyAny>,
@@ -50,13 +49,13 @@ pub fn arrays(
     }
 }
 
-/// Where the struct of a capsule is.
+/// The address of the struct in a capsule.
 fn within<T>(capsule: &Bound<'_, PyAny>, name: &CStr) -> PyResult<*mut T> {
     Ok(capsule.cast::<PyCapsule>()?.pointer_checked(Some(name))?.as_ptr().cast())
 }
 
-/// Has pyarrow compare lengths with the sizes of its buffers, which do not cross the interface. This
-/// looks at a few numbers per array, not at the values.
+/// Asks pyarrow to compare lengths with the sizes of its buffers, which do not cross the interface.
+/// This reads a few numbers per array, not the values.
 fn check_buffers(name: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
     let module = object.get_type().module()?;
     if !module.to_string().starts_with("pyarrow") || !object.hasattr("validate")? {
@@ -102,7 +101,7 @@ impl Stream {
         else {
             return Err(released(name));
         };
-        // A producer may need the interpreter in a thread of its own to go on.
+        // A producer may need the interpreter in another thread.
         py.detach(|| {
             let mut schema = FFI_ArrowSchema::empty();
             // SAFETY: a callback of this stream, which is not released, and a place for its answer.
@@ -123,7 +122,7 @@ impl Stream {
         })
     }
 
-    /// Raises what the producer says of a call that failed.
+    /// Raises the producer's error message if a call failed.
     fn check(&mut self, name: &str, status: i32) -> PyResult<()> {
         if status == 0 {
             return Ok(());
@@ -141,7 +140,7 @@ impl Stream {
     }
 }
 
-/// The struct `ArrowArray` of the C data interface, of which arrow-rs shows not all fields.
+/// The struct `ArrowArray` of the C data interface, some of whose fields arrow-rs does not expose.
 #[repr(C)]
 struct RawArray {
     length: i64,
@@ -156,7 +155,7 @@ struct RawArray {
     _private_data: *mut c_void,
 }
 
-/// An array of arrow-rs, or `None` if it has no items, which then may be of any type.
+/// An array of arrow-rs, or `None` if it is empty, since then it may be of any type.
 fn imported(
     name: &str,
     mut array: FFI_ArrowArray,
@@ -171,17 +170,17 @@ fn imported(
     }
     check_type(data_type)?;
     // SAFETY: the struct of the interface under another name, in memory that is ours; its pointers
-    // point to what the interface says, which is the part of the contract that cannot be checked.
+    // are valid by the contract of the interface, which cannot be checked.
     let fields = unsafe { check_fields((&raw mut array).cast(), data_type) };
     fields.map_err(|what| damaged(name, what))?;
-    // SAFETY: the fields are those of an array of this type. Offsets and views are not checked yet;
-    // arrow-rs reads none of them but the last offset before `super::items` has.
+    // SAFETY: the fields are valid for an array of this type. Offsets and views are not checked
+    // yet; before `super::items` does, arrow-rs reads only the last offset.
     let data = unsafe { from_ffi_and_data_type(array, data_type.clone()) };
     Ok(Some(make_array(data.map_err(|error| damaged(name, error.to_string()))?)))
 }
 
-/// Whether the fields of an array, its children and its dictionary are possible for its type. Has the
-/// nulls counted rather than believe the producer's count.
+/// Checks that the fields of an array, its children and its dictionary are possible for its type.
+/// Resets the null count, so that it is counted rather than trusted.
 ///
 /// # Safety
 /// `array` must point to a struct of the C data interface that may be written to.

@@ -1,4 +1,4 @@
-//! Cuckoo filters: made, built, truncated.
+//! Cuckoo filters: created, built, truncated.
 
 use super::batch::Distinct;
 use super::filter::{Deleting, structure};
@@ -7,7 +7,7 @@ use super::kinds::kind_class;
 use crate::cuckoo::{Cuckoo as Kernel, Shape};
 use pyo3::prelude::*;
 
-/// The fields of `planning.cuckoo.CuckooSize`.
+/// A `planning.cuckoo.CuckooSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     chunks: u64,
@@ -25,7 +25,7 @@ impl Size {
         Ok(Kernel::new(self.shape()?)?)
     }
 
-    /// CapacityError if the keys do not fit.
+    /// Raises CapacityError if the keys do not fit.
     fn build(&self, keys: &Distinct, _capacity: u64) -> PyResult<Kernel> {
         Ok(Kernel::build(self.shape()?, &keys.hashes, keys.threads)?)
     }
@@ -44,19 +44,19 @@ impl Cuckoo {
         Ok(shape(self_)?.kept)
     }
 
-    /// How many bits a fingerprint had before it was truncated.
+    /// The length of a fingerprint in bits before truncation.
     #[getter]
     fn _whole_fingerprint_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
         Ok(shape(self_)?.bits)
     }
 
-    /// Parts of the table, each with buckets of its own.
+    /// The number of chunks of the table.
     #[getter]
     fn _chunks(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(shape(self_)?.chunks)
     }
 
-    /// Buckets of each chunk.
+    /// The number of buckets per chunk.
     #[getter]
     fn _buckets(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(shape(self_)?.buckets)
@@ -76,5 +76,5 @@ impl Cuckoo {
 }
 
 fn shape(cuckoo: &Bound<'_, Cuckoo>) -> PyResult<Shape> {
-    Ok(structure::<Kernel>(cuckoo)?.1.look(|table| table.shape()))
+    Ok(structure::<Kernel>(cuckoo)?.1.with(|table| table.shape()))
 }

@@ -10,9 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 impl From<Error> for PyErr {
     fn from(error: Error) -> PyErr {
         match error {
-            Error::Format(message) => of_tamis("FormatError", message),
-            Error::Incompatible(message) => of_tamis("IncompatibleError", message),
-            Error::Capacity(message) => of_tamis("CapacityError", message),
+            Error::Format(message) => tamis_error("FormatError", message),
+            Error::Incompatible(message) => tamis_error("IncompatibleError", message),
+            Error::Capacity(message) => tamis_error("CapacityError", message),
             Error::Parameter(message) => PyValueError::new_err(message),
             Error::Memory(message) => PyMemoryError::new_err(message),
             Error::Absent(message) => PyKeyError::new_err(message),
@@ -21,19 +21,19 @@ impl From<Error> for PyErr {
     }
 }
 
-/// An instance of an exception that is defined in Python, where it can have two bases.
-pub fn of_tamis(name: &str, message: String) -> PyErr {
+/// An exception defined in Python, where it can have two bases.
+pub fn tamis_error(name: &str, message: String) -> PyErr {
     Python::attach(|py| match class(py, name) {
         Ok(class) => PyErr::from_type(class, message),
         Err(error) => error,
     })
 }
 
-/// Runs `work` on a structure; where that panics, it is a `FormatError`. Kernels check all bytes as
-/// they open them and index by what they have checked, so a panic means that bytes have changed since:
-/// a file was written to while it was mapped.
+/// Runs `work` on a structure; a panic becomes a `FormatError`. Kernels check all bytes when they
+/// open them and index only by checked values, so a panic means that bytes have changed since: a
+/// file was written to while it was mapped.
 #[inline(always)]
-pub fn intact<R>(work: impl FnOnce() -> R) -> Result<R> {
+pub fn catch_damage<R>(work: impl FnOnce() -> R) -> Result<R> {
     catch_unwind(AssertUnwindSafe(work)).map_err(damaged)
 }
 

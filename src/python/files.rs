@@ -1,5 +1,5 @@
-//! Where the full filters of a collection are: in the file or object that was opened, whose pieces
-//! are checked as they are read, and in a temporary file for those added since.
+//! Storage of the full filters of a collection: the opened file or object, whose pieces are checked
+//! as they are read, and a temporary file for filters added since.
 
 use crate::collection::{Bits, PIECE};
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Marks a place in the temporary file; other places are in the bits of the file that was opened.
+/// Flags a place in the temporary file; other places are in the bits of the opened file.
 const SPILL: u64 = 1 << 63;
 const BYTES: usize = 1 << PIECE;
 
@@ -28,13 +28,13 @@ pub struct Files {
 pub struct Object(pub Py<PyAny>);
 
 struct Base {
-    /// The file, or a copy of an object up to its bits.
+    /// The file, or a local copy of the beginning of an object, up to its bits.
     file: File,
     object: Option<Object>,
-    /// Where the bits begin, and how many bytes they are.
+    /// The offset and the length of the bits.
     bits: u64,
     length: u64,
-    /// Where the checksums of their pieces begin.
+    /// The offset of the checksums of their pieces.
     list: u64,
 }
 
@@ -83,12 +83,12 @@ fn failed(error: io::Error) -> Error {
 }
 
 impl Files {
-    /// Only what will be added to this file.
+    /// A store that has only filters to be appended to this file.
     pub fn new(spill: File) -> Files {
         Files { base: None, spill, written: RwLock::new(0), writer: std::process::id() }
     }
 
-    /// Also the bits of this file, or of the object that it is the beginning of.
+    /// Adds the bits of this file, or of the object that it is the beginning of.
     pub fn set_base(
         &mut self,
         file: File,
@@ -100,8 +100,8 @@ impl Files {
         self.base = Some(Base { file, object, bits, length, list });
     }
 
-    /// Runs `work`, which reads `bytes` from each `place` on. Those of an object are fetched first,
-    /// because a request for many filters takes as long as one for a single filter.
+    /// Runs `work`, which reads `bytes` bytes at each `place`. Bytes of an object are fetched
+    /// first, because a request for many filters takes as long as for a single one.
     pub fn staged<R>(
         &self,
         places: impl Iterator<Item = (u64, u64)>,
@@ -124,7 +124,7 @@ impl Files {
         done
     }
 
-    /// Bytes of a file, whose length is known to reach so far.
+    /// Bytes of a file that is known to be long enough.
     pub fn exact(&self, file: &File, offset: u64, length: u64) -> Result<Vec<u8>> {
         let mut bytes = zeros(length)?;
         file.read_exact_at(&mut bytes, offset).map_err(failed)?;
@@ -136,12 +136,12 @@ impl Files {
         std::process::id() == self.writer
     }
 
-    /// Bytes from a place in the temporary file on.
+    /// Bytes at a place in the temporary file.
     pub fn added(&self, place: u64, length: usize) -> Result<Vec<u8>> {
         self.exact(&self.spill, place & !SPILL, length as u64)
     }
 
-    /// Adds the bytes of a filter; their place.
+    /// Appends the bytes of a filter; returns their place.
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
         let mut written = self.written.write();
         self.spill.write_all_at(bytes, *written)?;
@@ -156,7 +156,7 @@ impl Files {
         self.exact(&base.file, base.list, 8 * base.length.div_ceil(BYTES as u64))
     }
 
-    /// [`Files::read`] without all checksums: those of the pieces that are read come from the file.
+    /// [`Files::read`] without the list of all checksums: those needed are read from the file.
     pub fn read_alone(&self, place: u64, out: &mut [u8]) -> Result<()> {
         let first = (place & !SPILL) / BYTES as u64;
         let mut list = Vec::new();
@@ -167,7 +167,7 @@ impl Files {
         self.read_listed(place, out, &list, first)
     }
 
-    /// Reads bytes from a place on, and whole pieces around them to check them.
+    /// Reads bytes at a place, and the complete pieces around them to check them.
     pub fn read(&self, place: u64, out: &mut [u8], list: &[u8]) -> Result<()> {
         self.read_listed(place, out, list, 0)
     }
@@ -194,7 +194,7 @@ impl Files {
         Ok(())
     }
 
-    /// One piece, checked: how many bytes there are.
+    /// Reads one piece and checks it; returns its length.
     fn piece(&self, place: u64, piece: u64, out: &mut [u8; BYTES]) -> Result<usize> {
         let start = piece * BYTES as u64;
         if place & SPILL != 0 {
@@ -216,13 +216,13 @@ impl Files {
 }
 
 impl Base {
-    /// Where the pieces around some bytes of the bits begin and end.
+    /// The start and the end of the pieces around some bytes of the bits.
     fn pieces(&self, place: u64, bytes: u64) -> (u64, u64) {
         let end = place.saturating_add(bytes).div_ceil(BYTES as u64) * BYTES as u64;
         (place / BYTES as u64 * BYTES as u64, end.min(self.length))
     }
 
-    /// Reads bits from a place on.
+    /// Reads bits at a place.
     fn read(&self, place: u64, out: &mut [u8]) -> Result<()> {
         match &self.object {
             Some(object) => object.read(self.bits + place, out),
@@ -252,7 +252,7 @@ fn check(piece: u64, content: &[u8], listed: Option<&[u8; 8]>) -> Result<()> {
     Ok(())
 }
 
-/// The bits of a filter where they lie in the file, read piece by piece.
+/// The bits of a filter in the file, read piece by piece.
 pub struct Tail<'a> {
     files: &'a Files,
     place: u64,

@@ -1,8 +1,8 @@
-//! The classes of the contract: what every structure is and saves, what every filter answers, what
-//! some take in, what few take back. `tamis.filters` derives the public classes from them.
+//! The classes of the contract: saving, querying, inserting, deleting, each based on the previous
+//! one. `tamis.filters` derives the public classes from them.
 
 use super::batch;
-use super::error::{class, intact};
+use super::error::{catch_damage, class};
 use super::handle::Handle;
 use super::keys::{self, hash_object};
 use crate::error::{Error, Result};
@@ -23,11 +23,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 #[pyclass(subclass, frozen, module = "tamis._native")]
 pub struct Stored {
     pub(super) handle: Handle,
-    /// Whether the caller was warned that there are more keys than planned for.
+    /// Whether the caller was already warned that the filter is overfull.
     warned: AtomicBool,
 }
 
-/// The structure behind an instance of a class of kinds.
+/// The structure of an instance of a kind's class.
 pub(super) fn structure<'a, T: kernel::Kernel>(
     instance: &'a Bound<'_, impl PyClass>,
 ) -> PyResult<(&'a Stored, &'a T)> {
@@ -47,17 +47,17 @@ impl Stored {
         self.handle.kernel.capacity().unwrap_or(self.handle.capacity)
     }
 
-    /// Changes the kernel: at once, or with the interpreter released where that would wait.
+    /// Changes the kernel: directly, or with the interpreter released if that would wait.
     pub(super) fn change<R: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&dyn kernel::Kernel) -> Result<R> + Send,
     ) -> Result<R> {
-        let work = || intact(|| work(&*self.handle.kernel))?;
+        let work = || catch_damage(|| work(&*self.handle.kernel))?;
         if self.handle.kernel.busy() { py.detach(work) } else { holding_interpreter(work) }
     }
 
-    /// Says once that the filter has taken in more than it was made for.
+    /// Warns once that the filter holds more keys than planned.
     #[inline]
     pub(super) fn warn_if_overfull(&self, py: Python<'_>) -> PyResult<()> {
         if !self.warned.load(Relaxed) && self.handle.kernel.overfull(self.handle.capacity) {
@@ -82,7 +82,9 @@ impl Stored {
 
     fn write(&self, out: &mut (impl Write + Send)) -> Result<()> {
         let hash = (self.handle.hasher.id(), self.handle.hasher.tag());
-        Ok(intact(|| kernel::write(&*self.handle.kernel, hash, self.capacity_in_keys(), out))??)
+        Ok(catch_damage(|| {
+            kernel::write(&*self.handle.kernel, hash, self.capacity_in_keys(), out)
+        })??)
     }
 }
 
@@ -93,7 +95,7 @@ impl Stored {
         Stored { handle: handle.clone(), warned: AtomicBool::new(false) }
     }
 
-    /// Return the number of keys; of many or of merged ones, some kinds estimate it.
+    /// Return the number of keys; an estimate in some kinds if there are many, or after a merge.
     fn __len__(&self) -> usize {
         self.handle.kernel.count().min(isize::MAX as u64) as usize
     }
@@ -110,13 +112,13 @@ impl Stored {
         self.handle.kernel.size_in_bits()
     }
 
-    /// The seed of the hash, or None where a secret key took its place.
+    /// The seed of the hash, or None if a secret key is used instead.
     #[getter]
     fn seed(&self) -> Option<u64> {
         (self.handle.hasher.id() != HASH_KEYED).then(|| self.handle.hasher.tag())
     }
 
-    /// The structure, shared: to be joined into a larger one.
+    /// The structure, shared, to be joined into a larger one.
     #[getter]
     fn _handle(&self) -> Handle {
         Handle { capacity: self.capacity_in_keys(), ..self.handle.clone() }
@@ -124,7 +126,7 @@ impl Stored {
 
     /// The structure, copied.
     fn _copied(&self, py: Python<'_>) -> PyResult<Handle> {
-        let kernel = py.detach(|| intact(|| self.handle.kernel.copy()))??;
+        let kernel = py.detach(|| catch_damage(|| self.handle.kernel.copy()))??;
         Ok(Handle { kernel, ..self._handle() })
     }
 
@@ -150,7 +152,7 @@ impl Stored {
         Ok(PyBytes::new(py, &out))
     }
 
-    /// Writes the frame to an open file.
+    /// Write the frame to an open file.
     fn _write(&self, py: Python<'_>, descriptor: RawFd) -> PyResult<()> {
         Ok(py.detach(|| {
             // SAFETY: the caller keeps the descriptor open during this call.
@@ -177,9 +179,11 @@ impl Filter {
     fn __contains__(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let stored = self_.as_super().get();
         let hash = stored.hash(key)?;
-        match intact(|| stored.handle.kernel.try_contains_one(hash))? {
+        match catch_damage(|| stored.handle.kernel.try_contains_one(hash))? {
             Some(answer) => Ok(answer),
-            None => Ok(key.py().detach(|| intact(|| stored.handle.kernel.contains_one(hash)))?),
+            None => {
+                Ok(key.py().detach(|| catch_damage(|| stored.handle.kernel.contains_one(hash)))?)
+            }
         }
     }
 
@@ -196,19 +200,19 @@ impl Filter {
         batch::contains(self_.py(), &*stored.handle.kernel, &stored.handle.hasher, keys)
     }
 
-    /// The probability that an absent key is answered True, given what is stored: a random one, or
-    /// where the filter knows its queries, one of those.
+    /// The false-positive rate, given the stored keys: of random absent keys, or if the filter
+    /// knows its workload, of its queries.
     #[getter]
     fn expected_fpr(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let stored = self_.as_super().get();
-        Ok(self_.py().detach(|| intact(|| stored.handle.kernel.rate()))?)
+        Ok(self_.py().detach(|| catch_damage(|| stored.handle.kernel.rate()))?)
     }
 
     /// The false-positive rate of an absent key that is not in the workload.
     #[getter]
     fn fpr_bound(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let stored = self_.as_super().get();
-        Ok(self_.py().detach(|| intact(|| stored.handle.kernel.unseen_rate()))?)
+        Ok(self_.py().detach(|| catch_damage(|| stored.handle.kernel.unseen_rate()))?)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Frames as Python reads and writes them: headers and checksums here, files in `tamis._frames`.
 
-use super::error::intact;
+use super::error::catch_damage;
 use super::handle::{Region, named};
 use crate::error::{Error, Result};
 use crate::format::{self, Head, Part};
@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub struct FrameSection {
     /// The section type.
     kind: u32,
-    /// Where it begins in the frame.
+    /// Its offset in the frame.
     offset: u64,
     /// Its length in bytes.
     length: u64,
@@ -29,7 +29,7 @@ pub struct FrameSection {
 
 #[pymethods]
 impl FrameSection {
-    /// A section to be written; the header finds its offset.
+    /// A section to be written; its offset is set by the header.
     #[new]
     fn new(kind: u32, length: u64, checksum: u64) -> FrameSection {
         FrameSection { kind, offset: 0, length, checksum, padding: 0 }
@@ -64,13 +64,13 @@ impl FrameHeader {
         Ok(FrameHeader { kind, sections, optional })
     }
 
-    /// The bytes of a header, which begins with these bytes.
+    /// The number of bytes of the header that begins with these bytes.
     #[staticmethod]
     fn size(start: &[u8]) -> Result<u64> {
         format::header_size(start)
     }
 
-    /// The length of a frame, whose header begins with these bytes, as the header states it.
+    /// The length of a frame as stated by the header that begins with these bytes.
     #[staticmethod]
     fn stated_length(start: &[u8]) -> Result<u64> {
         format::stated_length(start)
@@ -126,7 +126,7 @@ pub fn checksum(content: &[u8]) -> u64 {
 pub fn check_file(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     py.detach(|| {
         let region = Region::of_file(&path, true).map_err(|error| named(error, &path))?;
-        intact(|| format::read(region.bytes()).map(drop))??;
+        catch_damage(|| format::read(region.bytes()).map(drop))??;
         Ok(())
     })
 }

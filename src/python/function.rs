@@ -2,7 +2,7 @@
 
 use super::batch::{self, Distinct};
 use super::column::Keys;
-use super::error::of_tamis;
+use super::error::tamis_error;
 use super::filter::{Stored, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
@@ -13,14 +13,14 @@ use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// The fields of `planning.ribbon.RibbonSize`: columns, and the slots of each level that bumps.
+/// A `planning.ribbon.RibbonSize`: columns, and the slots of each level that bumps.
 #[derive(FromPyObject)]
 pub struct Size {
     columns: u32,
     levels: Vec<u64>,
 }
 
-/// Distinct keys as hashes, each with its value: what `build` counts before it plans.
+/// Distinct keys as hashes, each with its value: `build` counts them before it plans.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Assigned {
     pub equations: Vec<Equation>,
@@ -57,12 +57,12 @@ impl Assigned {
         if let Some([one, other]) = conflict {
             let (one, other) = (one.value, other.value);
             let message = format!("a key has the values {one} and {other}; a key has one value");
-            return Err(of_tamis("BuildError", message));
+            return Err(tamis_error("BuildError", message));
         }
         Ok(Assigned { equations, hasher })
     }
 
-    /// One for each key and zero for each negative, as layer `index` of a stack sees them.
+    /// Value 1 for each key and 0 for each negative, as layer `index` of a stack sees them.
     #[staticmethod]
     fn at_layer(py: Python<'_>, index: usize, keys: &Distinct, negatives: &Distinct) -> Assigned {
         let equations = py.detach(|| {
@@ -110,7 +110,7 @@ impl Function {
         Ok(structure::<ribbon::Function>(self_)?.1.bits())
     }
 
-    /// Return the value of a key; arbitrary if it was not built from this key.
+    /// Return the value of a key; arbitrary if the key was not in the build.
     fn __getitem__(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<u32> {
         let (stored, function) = structure::<ribbon::Function>(self_)?;
         let mut value = [0];
@@ -126,7 +126,7 @@ impl Function {
         let (py, (stored, function)) = (self_.py(), structure::<ribbon::Function>(self_)?);
         let keys = Keys::new(keys)?;
         let values = PyArray1::<u32>::zeros(py, keys.len(), false);
-        // SAFETY: the array was just made, and nobody else has it yet.
+        // SAFETY: the array is new, so nobody else has it yet.
         let out = unsafe { values.as_slice_mut()? };
         batch::for_each(py, &stored.handle.hasher, &keys, |first, hashes| {
             function.values(hashes, &mut out[first..first + hashes.len()]);

@@ -12,11 +12,11 @@ use crate::kernel::Kernel as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// From this many keys on, they are tried before they are counted. Fewer are soon counted, and more
-/// of their first attempts fail.
+/// From this many keys on, a build is attempted before distinct keys are counted. Fewer are counted
+/// quickly, and more of their first attempts fail.
 const TRIED: usize = 1 << 17;
 
-/// The fields of `planning.fuse.FuseSize`.
+/// A `planning.fuse.FuseSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     arity: u32,
@@ -43,8 +43,9 @@ kind_class! {
 
 #[pymethods]
 impl Fuse {
-    /// The filter of keys of any kind. `size` gets the number of keys and says which size to build; many
-    /// are tried as if none were repeated, which is noticed, and then counted.
+    /// Build a filter of keys of any type. `size` is called with the number of keys and returns the
+    /// size to build. Many keys are tried as if none were repeated; if that fails, distinct keys
+    /// are counted.
     #[staticmethod]
     #[pyo3(signature = (keys, size, seed=0, key=None))]
     fn _build_any(
@@ -98,13 +99,13 @@ impl Fuse {
         Ok(structure::<Kernel>(self_)?.1.shape().segment_length)
     }
 
-    /// How many segments there are.
+    /// The number of segments.
     #[getter]
     fn _segments(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Kernel>(self_)?.1.shape().segments)
     }
 
-    /// How often the table was tried with another hash before peeling succeeded.
+    /// The number of attempts with different hashes until peeling succeeded.
     #[getter]
     fn _attempts(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Kernel>(self_)?.1.attempts())

@@ -1,16 +1,16 @@
-//! The gate of a guard: the queries that it answers from memory, in one native call.
+//! The gate of a guard: answers queries from memory, in one native call.
 //!
-//! A gate holds the guard's filter and one deadline. Before the deadline the filter's "no" stands by
-//! itself: the guard holds the lease, or the filter was level with the store recently enough. After
-//! it, and for every "maybe", the caller asks the store. docs/guard.md says why a "no" that is given
-//! here never denies a stored key; this file has to keep to three rules for that:
+//! A gate holds the guard's filter and one deadline. Before the deadline the filter's "no" is
+//! final: the guard holds the lease, or the filter was in sync with the store recently enough.
+//! After it, and for every "maybe", the caller asks the store. docs/guard.md explains why a "no" of
+//! the gate never denies a stored key; for that, this file follows three rules:
 //!
 //! * The deadline is read before the filter, and both together: while a thread is between the two,
 //!   no other filter takes its place ([`Gate::replace`] waits, and closes the gate).
 //! * The time is read after the query began.
 //! * A process that was forked answers nothing: the lease and the connections are its parent's.
 
-use super::error::intact;
+use super::error::catch_damage;
 use super::filter::Stored;
 use super::keys::{self, Secret, hash_object, hasher};
 use crate::clock;
@@ -24,27 +24,27 @@ use pyo3::types::PyList;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// The deadline of a gate that is closed: the filter is not asked.
+/// The deadline of a closed gate: the filter is not queried.
 const CLOSED: u64 = 0;
-/// A deadline that has passed: the filter is asked, and a "no" has to be confirmed.
+/// A deadline that has passed: the filter is queried, and a "no" must be confirmed.
 const PASSED: u64 = 1;
 
 /// A query that the gate did not answer.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Lookup {
     hash: Hash128,
-    /// The key in the form in which stores take it.
+    /// The key in the form that stores take.
     #[pyo3(get)]
     key: Py<PyAny>,
-    /// Whether the filter accepts the key. If not, the store has to confirm that the filter is level
-    /// with it, and `Gate.accepts` asks the filter again.
+    /// Whether the filter accepts the key. If not, the store must confirm that the filter is in
+    /// sync with it, and `Gate.accepts` queries the filter again.
     #[pyo3(get)]
     accepted: bool,
 }
 
 #[pymethods]
 impl Lookup {
-    /// The hash of the key, as `tamis.hash_keys` has it: one row.
+    /// The hash of the key as one row of `tamis.hash_keys`.
     #[getter]
     fn hashes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
         PyArray1::from_slice(py, &[self.hash.hi, self.hash.lo]).reshape([1, 2])
@@ -57,12 +57,12 @@ impl Lookup {
     }
 }
 
-/// How many bits of a hash say in which region it is.
+/// The number of bits of a hash that select its region.
 const REGION_BITS: u32 = 6;
-/// Parts of the hash space, each of which a guard locks to write to.
+/// Parts of the hash space, each of which a guard locks for writing.
 pub const REGIONS: u32 = 1 << REGION_BITS;
 
-/// Keys that are to be written, with their hashes.
+/// Keys to be written, with their hashes.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Batch {
     keys: Py<PyList>,
@@ -71,7 +71,7 @@ pub struct Batch {
 
 #[pymethods]
 impl Batch {
-    /// The hashes of the keys, as `tamis.hash_keys` has them.
+    /// The hashes of the keys as from `tamis.hash_keys`.
     #[getter]
     fn hashes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
         let words: Vec<u64> = self.hashes.iter().flat_map(|hash| [hash.hi, hash.lo]).collect();
@@ -89,7 +89,7 @@ impl Batch {
     }
 }
 
-/// The filter of a guard, and until when its "no" needs no access to the store.
+/// The filter of a guard, and the time until which its "no" needs no access to the store.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Gate {
     hasher: Hasher,
@@ -102,7 +102,7 @@ pub struct Gate {
     process: u64,
 }
 
-/// A filter as Python has it, and the kernel of one of ours.
+/// A filter as a Python object, and its kernel if it is one of ours.
 struct Answering {
     object: Py<PyAny>,
     kernel: Option<Arc<dyn Kernel>>,
@@ -115,7 +115,8 @@ impl Answering {
     }
 }
 
-/// Who has to answer a query, since that may wait or run Python, which a lock must not outlive.
+/// Who must answer a query, since that may wait or run Python, which must not happen under the
+/// lock.
 enum Asked {
     Answered(bool),
     Kernel(Arc<dyn Kernel>),
@@ -149,7 +150,7 @@ impl Gate {
         self.filter.read().object.clone_ref(py)
     }
 
-    /// The filter, or None if its "no" has to be confirmed by the store.
+    /// The filter, or None if its "no" must be confirmed by the store.
     fn current_filter(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.check_process()?;
         let filter = self.filter.read();
@@ -157,7 +158,7 @@ impl Gate {
         Ok(current.then(|| filter.object.clone_ref(py)))
     }
 
-    /// Put another filter with the same hash in place of this one, and close the gate.
+    /// Replace the filter by another one with the same hash, and close the gate.
     fn replace(&self, filter: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(stored) = filter.cast::<Stored>()
             && !stored.get().handle.hasher.same_as(&self.hasher)
@@ -174,17 +175,17 @@ impl Gate {
         Ok(())
     }
 
-    /// Let the filter's "no" stand until this time of `now`; 0.0 asks for confirmation each time.
+    /// Make the filter's "no" final until this time of `now`; with 0.0 every "no" is confirmed.
     fn open_until(&self, seconds: f64) {
         self.until.store(((seconds * 1e9) as u64).max(PASSED), Release);
     }
 
-    /// Ask the filter nothing until the gate is opened again.
+    /// Do not query the filter until the gate is opened again.
     fn close(&self) {
         self.until.store(CLOSED, Release);
     }
 
-    /// Answer a query with None if the key is absent; otherwise return what the caller needs to go on.
+    /// Return None if the key is absent; otherwise return what the caller needs to continue.
     fn lookup(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<Lookup>> {
         self.check_process()?;
         let hash = self.hash(key)?;
@@ -206,13 +207,13 @@ impl Gate {
         Ok(None)
     }
 
-    /// Ask the filter again about a key that was looked up.
+    /// Query the filter again for a key that was looked up.
     fn accepts(&self, py: Python<'_>, lookup: &Lookup) -> PyResult<bool> {
         let asked = self.filter.read().ask(py, lookup.hash)?;
         asked.answer(lookup.key.bind(py), lookup.hash)
     }
 
-    /// Hash keys that are to be written.
+    /// Hash keys to be written.
     fn batch(&self, keys: &Bound<'_, PyList>) -> PyResult<Batch> {
         self.check_process()?;
         let named = |(index, key): (usize, Bound<'_, PyAny>)| {
@@ -231,14 +232,16 @@ impl Gate {
         };
         let mut answers = vec![false; batch.hashes.len()];
         if let Some(kernel) = kernel {
-            // One key at once, unless that would wait.
+            // A single key directly, unless that would wait.
             let at_once = match batch.hashes[..] {
-                [hash] => intact(|| kernel.try_contains_one(hash))?,
+                [hash] => catch_damage(|| kernel.try_contains_one(hash))?,
                 _ => None,
             };
             match at_once {
                 Some(answer) => answers[0] = answer,
-                None => py.detach(|| intact(|| kernel.contains(&batch.hashes, &mut answers)))?,
+                None => {
+                    py.detach(|| catch_damage(|| kernel.contains(&batch.hashes, &mut answers)))?
+                }
             }
         } else {
             for (answer, key) in answers.iter_mut().zip(batch.keys.bind(py)) {
@@ -248,19 +251,19 @@ impl Gate {
         Ok((0..answers.len()).filter(|&index| answers[index]).collect())
     }
 
-    /// Whether this process has been forked from the one that made the gate.
+    /// Whether this process was forked from the process that created the gate.
     #[getter]
     fn forked(&self) -> bool {
         self.process != lock::process()
     }
 
-    /// Queries that were answered "no", here or by `count_denied`.
+    /// Queries answered "no", here or counted by `count_denied`.
     #[getter]
     fn denied(&self) -> u64 {
         self.denied.load(Relaxed)
     }
 
-    /// Queries whose value the store had.
+    /// Queries whose value was in the store.
     #[getter]
     fn found(&self) -> u64 {
         self.found.load(Relaxed)
@@ -282,7 +285,7 @@ impl Gate {
         self.denied.fetch_add(queries, Relaxed);
     }
 
-    /// Count queries whose value the store had.
+    /// Count queries whose value was in the store.
     fn count_found(&self, queries: u64) {
         self.found.fetch_add(queries, Relaxed);
     }
@@ -313,7 +316,7 @@ impl Answering {
         let Some(kernel) = &self.kernel else {
             return Ok(Asked::Object(self.object.clone_ref(py)));
         };
-        Ok(match intact(|| kernel.try_contains_one(hash))? {
+        Ok(match catch_damage(|| kernel.try_contains_one(hash))? {
             Some(answer) => Asked::Answered(answer),
             None => Asked::Kernel(kernel.clone()),
         })
@@ -326,15 +329,15 @@ impl Asked {
         match self {
             Asked::Answered(answer) => Ok(answer),
             Asked::Kernel(kernel) => {
-                Ok(key.py().detach(|| intact(|| kernel.contains_one(hash)))?)
+                Ok(key.py().detach(|| catch_damage(|| kernel.contains_one(hash)))?)
             }
             Asked::Object(object) => object.bind(key.py()).contains(key),
         }
     }
 }
 
-/// The time of leases and deadlines, in seconds since the machine was started: it never steps, and
-/// counts the time that the machine was suspended.
+/// The time of leases and deadlines, in seconds since the machine was started: it never jumps, and
+/// includes the time that the machine was suspended.
 #[pyfunction]
 pub fn now() -> f64 {
     clock::now() as f64 / 1e9

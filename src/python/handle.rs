@@ -1,6 +1,6 @@
-//! Structures as Python holds them: a handle, and the ways to open one from bytes.
+//! Structures as Python objects: a handle, and the ways to open one from bytes.
 
-use super::error::{intact, of_tamis};
+use super::error::{catch_damage, tamis_error};
 use super::keys::{self, Secret, hasher, shown};
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A structure and the hash it was built with, for a class of its kind to hold: what is built, joined
-/// into larger structures, or opened.
+/// A structure and the hash it was built with. It is held by an instance of the kind's class,
+/// joined into larger structures, or opened from a file.
 #[pyclass(frozen, module = "tamis._native")]
 #[derive(Clone)]
 pub struct Handle {
@@ -32,7 +32,7 @@ pub struct Handle {
 
 #[pymethods]
 impl Handle {
-    /// Which structure, as a file says it.
+    /// The number of its kind in a file.
     #[getter]
     fn kind(&self) -> u16 {
         self.kernel.kind().number
@@ -54,7 +54,7 @@ impl Handle {
     /// The structure, if it is a `T`.
     pub fn of<T: Kernel>(&self) -> PyResult<&T> {
         let any: &dyn Any = &*self.kernel;
-        any.downcast_ref().ok_or_else(|| PyValueError::new_err("a structure of another kind"))
+        any.downcast_ref().ok_or_else(|| PyValueError::new_err("the structure is of another kind"))
     }
 
     /// Another structure with the same hash and capacity.
@@ -62,7 +62,7 @@ impl Handle {
         Handle { kernel: Arc::new(kernel), hasher: self.hasher.clone(), capacity: self.capacity }
     }
 
-    /// Refuses two structures that do not hash alike.
+    /// Refuses two structures with different hash functions.
     pub fn check_hash(&self, other: &Handle) -> Result<()> {
         if self.hasher.same_as(&other.hasher) {
             return Ok(());
@@ -79,7 +79,7 @@ impl Handle {
     }
 }
 
-/// The filter in a frame of bytes.
+/// Opens a filter from bytes.
 #[pyfunction]
 #[pyo3(signature = (frame, key=None))]
 pub fn open_bytes(
@@ -92,8 +92,8 @@ pub fn open_bytes(
         let bytes = bytes.as_bytes();
         return py.detach(|| open(bytes, hasher, Buffer::copied));
     }
-    // Only bytes never change. Whatever else there is may be written to by another thread, also
-    // between the moment when it is checked and the moment when it is used: so it is copied first.
+    // Only `bytes` never change. Any other buffer may be written to by another thread, even between
+    // the check and the use: so it is copied first.
     let copy = PyBuffer::<u8>::get(frame).map_err(|_| {
         PyTypeError::new_err(format!(
             "data must be bytes or a buffer of them, not {}",
@@ -104,8 +104,8 @@ pub fn open_bytes(
     py.detach(|| open(&copy, hasher, Buffer::copied))
 }
 
-/// The filter in a file: read into memory, or answering from a private mapping. With an offset, the
-/// frame begins there, at a multiple of 64.
+/// Opens a filter from a file: read into memory, or as a private mapping. `offset` is where the
+/// frame begins, a multiple of 64.
 #[pyfunction]
 #[pyo3(signature = (path, mmap=false, key=None, offset=0))]
 pub fn open_file(
@@ -124,11 +124,11 @@ pub fn open_file(
     py.detach(|| {
         let region = Region::of_file(&path, mmap).map_err(|error| named(error, &path))?;
         let frame = region.bytes().get(offset..).unwrap_or_default();
-        intact(|| open(frame, hasher, |section| Ok(region.part(section))))?
+        catch_damage(|| open(frame, hasher, |section| Ok(region.part(section))))?
     })
 }
 
-/// An `OSError` as Python's own functions raise it, with the name of the file.
+/// An `OSError` like Python's own functions raise, with the name of the file.
 pub fn named(error: Error, path: &Path) -> PyErr {
     match error {
         Error::Os(code, text) => PyOSError::new_err((code, text, path.as_os_str().to_owned())),
@@ -136,8 +136,8 @@ pub fn named(error: Error, path: &Path) -> PyErr {
     }
 }
 
-/// Opens a file to read it; also returns its length. What is not a regular file is refused before it
-/// is opened, because a pipe would wait for its writer.
+/// Opens a file for reading; also returns its length. Anything but a regular file is refused before
+/// it is opened, because a pipe would wait for its writer.
 pub fn open_regular(path: &Path) -> Result<(File, u64)> {
     const EISDIR: i32 = 21;
     const EINVAL: i32 = 22;
@@ -153,7 +153,7 @@ pub fn open_regular(path: &Path) -> Result<(File, u64)> {
     Ok((file, length))
 }
 
-/// A whole file in memory that its filter's buffers share: nothing is copied out of it.
+/// A file in memory that is shared by the buffers of its filter: nothing is copied out of it.
 pub struct Region {
     start: *mut u8,
     len: usize,
@@ -165,9 +165,9 @@ impl Region {
         let (mut file, len) = open_regular(path)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if mmap && len > 0 {
-            // SAFETY: saved files are replaced, never changed in place, and callers are asked for the
+            // SAFETY: saved files are replaced, never changed in place, and callers must do the
             // same (docs/format.md), so the mapping keeps its content; copy-on-write keeps our
-            // insertions out of the file. What a file does that breaks this: see `intact`.
+            // insertions out of the file. If the file is changed anyway, see `catch_damage`.
             let mapping = MmapRaw::from(unsafe { MmapOptions::new().map_copy(&file)? });
             let (start, len) = (mapping.as_mut_ptr(), mapping.len());
             return Ok(Region { start, len, owner: Arc::new(mapping) });
@@ -182,9 +182,9 @@ impl Region {
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the owner keeps `len` bytes at `start`. The buffers that `part` makes of them are
-        // read while this slice lives, and written to only after the frame is open: until then no
-        // other thread has them, and no kernel changes what it opens.
+        // SAFETY: the owner keeps `len` bytes at `start`. The buffers made by `part` are read while
+        // this slice lives, and written to only after the frame is open: until then no other thread
+        // has them, and no kernel changes a buffer while it opens it.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 
@@ -192,7 +192,7 @@ impl Region {
     fn part(&self, section: &[u8]) -> Buffer {
         let offset = section.as_ptr().addr() - self.start.addr();
         // SAFETY: sections lie inside the region, at multiples of 64 from its start, which is
-        // aligned to a page or a cache line; each becomes one buffer; the region is kept.
+        // aligned to a page or a cache line; each becomes one buffer; the region is kept alive.
         unsafe {
             let start = NonNull::new_unchecked(self.start.add(offset));
             Buffer::mapped(start, section.len(), Box::new(self.owner.clone()))
@@ -211,14 +211,14 @@ fn open(
     Ok(Handle { kernel, hasher, capacity: head.capacity })
 }
 
-/// The hash that a frame was written with: of its own, or the one that is given if it is secret.
+/// The hash that a frame was written with: its own seed, or the given secret key.
 pub fn hasher_of(head: &format::Head, keyed: Option<Hasher>) -> PyResult<Hasher> {
     hasher_for(head.hash, head.tag, keyed, "this filter was built")
 }
 
-/// The hash of this family and tag; `what` is said in errors.
+/// The hash with this id and tag; `what` is used in errors.
 pub fn hasher_for(hash: u16, tag: u64, keyed: Option<Hasher>, what: &str) -> PyResult<Hasher> {
-    let incompatible = |text: String| Err(of_tamis("IncompatibleError", text));
+    let incompatible = |text: String| Err(tamis_error("IncompatibleError", text));
     match (hash, keyed) {
         (HASH_SEEDED, None) => Ok(Hasher::seeded(tag)),
         (HASH_KEYED, Some(keyed)) if keyed.tag() == tag => Ok(keyed),
@@ -229,7 +229,7 @@ pub fn hasher_for(hash: u16, tag: u64, keyed: Option<Hasher>, what: &str) -> PyR
             incompatible(format!("{what} with a secret key ({tag:016x}): pass key="))
         }
         (HASH_SEEDED, Some(_)) => incompatible(format!("key is given, but {what} with seed {tag}")),
-        (other, _) => Err(of_tamis(
+        (other, _) => Err(tamis_error(
             "FormatError",
             format!("hash {other} is unknown to this version of tamis"),
         )),

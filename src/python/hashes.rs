@@ -11,10 +11,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use std::collections::BTreeMap;
 
-/// Rows of one part of a scan.
+/// Rows per part of a scan.
 const PART: usize = 1 << 16;
 
-/// Hashes in order, each with how often it is stored.
+/// Sorted hashes with their counts.
 #[pyclass(frozen, subclass, module = "tamis._native")]
 pub struct Hashes {
     hasher: Hasher,
@@ -82,7 +82,7 @@ impl Hashes {
         Ok(())
     }
 
-    /// Take the hash of a key away once; KeyError if it is not there.
+    /// Remove the hash of a key once; KeyError if it is not stored.
     fn remove(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let hash = self.hash(key)?;
         let mut table = self.table();

@@ -1,5 +1,5 @@
-//! The bytes of an item of text or binary in an Arrow array, which lie where its offsets or its view
-//! say; whether that is inside the array's buffers is checked for each item that is read.
+//! The bytes of text or binary items in an Arrow array, located by offsets or a view; for each item
+//! that is read, they are checked to be inside the array's buffers.
 
 use super::keys::NotAKey;
 use arrow_array::cast::AsArray;
@@ -13,10 +13,10 @@ use arrow_schema::DataType;
 pub trait Items {
     /// The bytes of an item, or `None` if they do not lie in the array's buffers.
     fn item(&self, at: usize) -> Option<&[u8]>;
-    /// Where an item is said to be.
+    /// A description of where an item is, for errors.
     fn place(&self, at: usize) -> String;
 
-    /// Why an item has no bytes.
+    /// The error for an item without bytes.
     #[cold]
     fn damaged(&self, at: usize) -> NotAKey {
         NotAKey::Damaged(self.place(at))
@@ -64,7 +64,7 @@ impl<T: ByteViewType + ?Sized> Items for GenericByteViewArray<T> {
     }
 }
 
-/// Checks all items of an array at once, for a caller that must not find out half-way.
+/// Checks all items of an array at once, for a caller that must not fail half-way.
 pub fn check(array: &dyn Array) -> Result<(), (usize, NotAKey)> {
     fn each(array: &impl Items, length: usize) -> Result<(), (usize, NotAKey)> {
         let damaged = (0..length).find(|&at| array.item(at).is_none());

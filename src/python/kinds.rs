@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 /// Makes the native class of a kind over its kernel, with one of the classes of the contract as base:
 /// `kind_class!(/// A cuckoo filter. Cuckoo(Kernel) extends Deleting, empty, build from Size)`.
 ///
-/// `Size` is what Python's planning module of the kind returns. `empty` makes `_empty` of its
-/// `fn empty(&self, capacity)`, and `build` makes `_build` of its `fn build(&self, keys, capacity)`.
-/// Arguments in addition to the size, `from Size, extending: bool`, come first in both.
+/// `Size` is the size that Python's planning module of the kind returns. `empty` makes `_empty` of
+/// its `fn empty(&self, capacity)`, and `build` makes `_build` of its `fn build(&self, keys,
+/// capacity)`. Arguments in addition to the size, `from Size, extending: bool`, come first in both.
 macro_rules! kind_class {
     ($(#[$doc:meta])* $class:ident($kernel:ty) extends $base:ident $(, $method:ident)*
      $(from $size:ident $(, $name:ident: $type:ty)*)?) => {
@@ -147,7 +147,7 @@ impl KindRow {
     }
 }
 
-/// Every kind, by rising numbers.
+/// Every kind, in ascending order of number.
 #[pyfunction]
 pub fn kinds() -> Vec<KindRow> {
     KINDS.into_iter().map(KindRow).collect()

@@ -105,7 +105,7 @@ kind_class! {
 
 #[pymethods]
 impl LearnedBloom {
-    /// A learned filter of its parts. A region without filter answers yes where `accepts`, else no.
+    /// A learned filter of its parts. A region without a filter answers `accepts`.
     #[staticmethod]
     fn _join(
         keys: &Distinct,
@@ -143,7 +143,7 @@ impl LearnedBloom {
         let keys = Keys::new(keys)?;
         let scores = one_each(&scores, keys.len())?;
         let answers = PyArray1::<bool>::zeros(py, keys.len(), false);
-        // SAFETY: the array was just made, and nobody else has it yet.
+        // SAFETY: the array is new, so nobody else has it yet.
         let out = unsafe { answers.as_slice_mut()? };
         batch::for_each(py, &stored.handle.hasher, &keys, |first, hashes| {
             let range = first..first + hashes.len();
@@ -159,7 +159,7 @@ impl LearnedBloom {
         Ok(learned.contains_one_scored(hash, score))
     }
 
-    /// The classifier, where it is kept.
+    /// The classifier, if it is saved.
     #[getter]
     fn _model(self_: &Bound<'_, Self>) -> PyResult<Option<Handle>> {
         Ok(structure::<Kernel>(self_)?.1.model.clone().map(of_model))
@@ -187,7 +187,7 @@ impl LearnedBloom {
     }
 }
 
-/// The handle of a classifier that a filter keeps.
+/// The handle of a classifier in a filter.
 pub(super) fn of_model(kernel: std::sync::Arc<dyn crate::kernel::Kernel>) -> Handle {
     let capacity = kernel.count();
     Handle { kernel, hasher: Hasher::seeded(0), capacity }

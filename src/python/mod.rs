@@ -1,16 +1,16 @@
-//! The only folder that knows Python: keys come in, structures are handed out as handles, errors
-//! become exceptions.
+//! The only folder that knows Python: it takes keys, returns structures as handles, and turns
+//! errors into exceptions.
 //!
 //! * `keys.rs`: one Python object to one hash; `values.rs`: dates, timestamps and decimals
 //! * `column.rs`, `arrow.rs`: whole columns to hashes, without copying them; `capsule.rs`, `items.rs`:
-//!   what Arrow hands over, checked
+//!   checks of Arrow data
 //! * `table.rs`: columns of features, likewise; `model.rs`: their scores
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
 //! * `handle.rs`: structures as Python holds them, and the ways to open one
-//! * `filter.rs`: the classes of the contract; `adapting.rs`: of filters that take a remote
-//! * `gate.rs`: what a guard answers from memory
+//! * `filter.rs`: the classes of the contract; `adapting.rs`: filters that use a remote
+//! * `gate.rs`: the queries that a guard answers from memory
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
-//! * one file per kind, each with a class of its own: what the kind offers in addition to the contract
+//! * one file and class per kind: its methods in addition to the contract
 //! * `frame.rs`: headers and checksums of containers, whose content Python reads and writes
 //! * `collection/`, `files.rs`: many filters, in files and in memory; `text.rs`: words
 
@@ -53,7 +53,7 @@ mod windowed;
 
 use pyo3::prelude::*;
 
-/// Native kernels of tamis. What they offer is typed and described in `_native.pyi`.
+/// Native kernels of tamis, typed and documented in `_native.pyi`.
 #[pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
@@ -126,7 +126,7 @@ mod _native {
     #[pymodule_export]
     const DEBUG_BUILD: bool = cfg!(debug_assertions);
 
-    /// Parts of the hash space, each of which a guard locks to write to.
+    /// Parts of the hash space, each of which a guard locks for writing.
     #[pymodule_export]
     const REGIONS: u32 = super::gate::REGIONS;
 

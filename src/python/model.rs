@@ -1,4 +1,4 @@
-//! Models: made from their flat form, asked for scores.
+//! Models: created from their flat form, and scoring.
 
 use super::batch::{at_index, check_memory, in_threads};
 use super::column::Keys;
@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// From this many rows on, scoring is spread over the cores.
+/// From this many rows on, scoring uses all cores.
 const THREADED: usize = 1 << 16;
 
 kind_class! {
@@ -29,8 +29,8 @@ kind_class! {
 
 #[pymethods]
 impl Classifier {
-    /// A classifier from its flat form (docs/format.md): what it reads, its head, how many features,
-    /// scale and bias of the sum, and the rows it was trained on.
+    /// A classifier from its flat form (docs/format.md): its input, its head, the number of
+    /// features, scale and bias of the sum, and the number of training rows.
     #[staticmethod]
     fn _from_flat(
         input: u64,
@@ -45,7 +45,7 @@ impl Classifier {
         Ok(Handle::new(model, rows, Hasher::seeded(0)))
     }
 
-    /// Whether it scores the text of keys, rather than the columns of a table.
+    /// Whether it scores the text of keys rather than the columns of a table.
     #[getter]
     fn _reads_text(self_: &Bound<'_, Self>) -> PyResult<bool> {
         Ok(structure::<Model>(self_)?.1.reads_text())
@@ -62,7 +62,7 @@ impl Classifier {
     }
 }
 
-/// The name of a column as a model keeps it; 0 is for none.
+/// The name of a column in a model; 0 for none.
 #[pyfunction]
 pub fn column_name(name: &str) -> u32 {
     (xxh3_64(name.as_bytes()) as u32).max(1)
@@ -81,7 +81,7 @@ fn table_scores<'py>(
     let table = Table::of(rows)?;
     let order = order(model, &table)?;
     let scores = array(py, table.len())?;
-    // SAFETY: the array was just made, and nobody else has it yet.
+    // SAFETY: the array is new, so nobody else has it yet.
     let out = unsafe { scores.as_slice_mut()? };
     let work = |range: Range<usize>, out: &mut [f32]| {
         let (mut block, start) = (model.block(), range.start);
@@ -101,7 +101,7 @@ fn text_scores<'py>(
 ) -> PyResult<Bound<'py, PyArray1<f32>>> {
     let keys = Keys::new(keys)?;
     let scores = array(py, keys.len())?;
-    // SAFETY: the array was just made, and nobody else has it yet.
+    // SAFETY: the array is new, so nobody else has it yet.
     let out = unsafe { scores.as_slice_mut()? };
     match keys {
         Keys::Column(column) => py
@@ -135,11 +135,11 @@ fn text_scores<'py>(
 }
 
 thread_local! {
-    /// Room for one key's score, kept for the next one.
-    static ROOM: Cell<Option<(usize, Block)>> = const { Cell::new(None) };
+    /// Working memory for one key's score, kept for the next one.
+    static SCORING: Cell<Option<(usize, Block)>> = const { Cell::new(None) };
 }
 
-/// The hash of one key, and its score as text by the model that a learned filter keeps.
+/// The hash of one key, and its score as text by the model of a learned filter.
 pub(super) fn hash_and_score(
     handle: &Handle,
     model: Option<&Arc<dyn kernel::Kernel>>,
@@ -153,18 +153,18 @@ pub(super) fn hash_and_score(
     };
     let named = |reason: NotAKey| reason.named("key");
     let (hash, _) = hash_object(&handle.hasher, key).map_err(named)?;
-    // Taken out meanwhile: reading a key may run code of others, which may ask again.
-    let kept = ROOM.take().filter(|(width, _)| *width == model.width());
+    // Taken out while in use: reading a key may run foreign code, which may score another key.
+    let kept = SCORING.take().filter(|(width, _)| *width == model.width());
     let mut block = kept.map_or_else(|| model.block(), |(_, block)| block);
     with_text(key, |text| model.read_text(0, text, &mut block)).map_err(named)?;
     let mut score = [0.0];
     model.score_text(&mut block, &mut score);
-    ROOM.set(Some((model.width(), block)));
+    SCORING.set(Some((model.width(), block)));
     Ok((hash, score[0]))
 }
 
-/// The n-grams of keys, one key after the other: the bucket of each, where each key's end, and the
-/// lengths of the keys, up to 127.
+/// The n-grams of keys, one key after the other: the bucket of each, the end of each key's n-grams,
+/// and the lengths of the keys, up to 127.
 #[pyclass(frozen, get_all, module = "tamis._native")]
 pub struct TextGrams {
     ends: Py<PyArray1<i64>>,
@@ -172,7 +172,7 @@ pub struct TextGrams {
     lengths: Py<PyArray1<u8>>,
 }
 
-/// The buckets of the n-grams of each key, one key after the other, and where each key's end.
+/// The buckets of the n-grams of each key, one key after the other, and the end of each key's.
 #[pyfunction]
 pub fn text_grams(
     py: Python<'_>,
@@ -210,7 +210,7 @@ pub fn text_grams(
     })
 }
 
-/// The column of each feature: by name where both have names, else by position.
+/// The column of each feature: by name if both have names, else by position.
 fn order(model: &Model, table: &Table) -> PyResult<Vec<usize>> {
     let names: Vec<Option<u32>> = table.names().map(|name| name.map(column_name)).collect();
     let by_name = names.iter().all(Option::is_some) && model.features().iter().all(|f| f.name != 0);

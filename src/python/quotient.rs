@@ -1,7 +1,7 @@
-//! Quotient filters: made, built, merged, grown, truncated, looked into.
+//! Quotient filters: created, built, merged, grown, truncated, inspected.
 
 use super::batch::Distinct;
-use super::error::intact;
+use super::error::catch_damage;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
 use super::kinds::kind_class;
@@ -10,7 +10,7 @@ use crate::quotient::Growing as Kernel;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
-/// The fields of `planning.quotient.QuotientSize`.
+/// A `planning.quotient.QuotientSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     quotients: u64,
@@ -37,40 +37,40 @@ impl Quotient {
     /// The number of quotients (Q): fingerprints are numbers below Q·2^r.
     #[getter]
     fn quotients(self_: &Bound<'_, Self>) -> PyResult<u64> {
-        Ok(structure::<Kernel>(self_)?.1.look(|quotient| quotient.quotients()))
+        Ok(structure::<Kernel>(self_)?.1.with(|quotient| quotient.quotients()))
     }
 
     /// The length of a remainder in bits (r); one less after each doubling.
     #[getter]
     fn remainder_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
-        Ok(structure::<Kernel>(self_)?.1.look(|quotient| quotient.remainder_bits()))
+        Ok(structure::<Kernel>(self_)?.1.with(|quotient| quotient.remainder_bits()))
     }
 
     /// The fraction of slots in use.
     #[getter]
     fn load(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let (_, quotient) = structure::<Kernel>(self_)?;
-        Ok(quotient.look(|quotient| quotient.used_slots() as f64 / quotient.slots() as f64))
+        Ok(quotient.with(|quotient| quotient.used_slots() as f64 / quotient.slots() as f64))
     }
 
-    /// Tell how often the key was added and not removed; more only by a shared fingerprint.
+    /// Return how often the key was added and not removed; more only if keys share a fingerprint.
     fn count(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (stored, quotient) = structure::<Kernel>(self_)?;
         let hash = stored.hash(key)?;
-        Ok(self_.py().detach(|| intact(|| quotient.look(|quotient| quotient.count(hash))))?)
+        Ok(self_.py().detach(|| catch_damage(|| quotient.with(|quotient| quotient.count(hash))))?)
     }
 
     /// Double the capacity now: twice the slots, one remainder bit less, the same answers.
     fn grow(self_: &Bound<'_, Self>) -> PyResult<()> {
         let (_, quotient) = structure::<Kernel>(self_)?;
-        Ok(self_.py().detach(|| intact(|| quotient.double()))??)
+        Ok(self_.py().detach(|| catch_damage(|| quotient.double()))??)
     }
 
     /// The insertions of both.
     fn _merged(self_: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<Handle> {
         let ((a, x), (b, y)) = (structure::<Kernel>(self_)?, structure::<Kernel>(other)?);
         a.handle.check_hash(&b.handle)?;
-        let merged = self_.py().detach(|| intact(|| x.merge(y)))??;
+        let merged = self_.py().detach(|| catch_damage(|| x.merge(y)))??;
         let capacity = merged.capacity().unwrap_or(a.handle.capacity);
         Ok(Handle { capacity, ..a.handle.with(merged) })
     }
@@ -78,7 +78,7 @@ impl Quotient {
     /// The same insertions with fewer bits of each remainder.
     fn _truncated(self_: &Bound<'_, Self>, bits: u32) -> PyResult<Handle> {
         let (stored, quotient) = structure::<Kernel>(self_)?;
-        Ok(stored.handle.with(self_.py().detach(|| intact(|| quotient.truncated(bits)))??))
+        Ok(stored.handle.with(self_.py().detach(|| catch_damage(|| quotient.truncated(bits)))??))
     }
 
     /// The fingerprints of a range of quotients, in order.
@@ -86,7 +86,7 @@ impl Quotient {
         let (py, (_, growing)) = (self_.py(), structure::<Kernel>(self_)?);
         let (mut quotients, mut remainders, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         let mut read = || {
-            growing.look(|quotient| {
+            growing.with(|quotient| {
                 for (quotient, remainder, count) in quotient.fingerprints(start..stop) {
                     quotients.push(quotient);
                     remainders.push(remainder);
@@ -94,7 +94,7 @@ impl Quotient {
                 }
             });
         };
-        py.detach(|| intact(&mut read))?;
+        py.detach(|| catch_damage(&mut read))?;
         let numbers = |values| PyArray1::from_vec(py, values).unbind();
         Ok(Fingerprints {
             quotients: numbers(quotients),
@@ -104,7 +104,7 @@ impl Quotient {
     }
 }
 
-/// Fingerprints that are stored, a row for each, and how often.
+/// Stored fingerprints as rows, and their counts.
 #[pyclass(frozen, get_all, module = "tamis._native")]
 pub struct Fingerprints {
     quotients: Py<PyArray1<u64>>,

@@ -8,7 +8,7 @@ use crate::ribbon::{Layout, Ribbon as Kernel, Sizes};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// The fields of `planning.ribbon.RibbonSize`: columns, the share of keys with one more, of 2³², and the
+/// A `planning.ribbon.RibbonSize`: columns, the share of keys with one more in units of 2⁻³², and the
 /// slots of each level that bumps.
 #[derive(FromPyObject)]
 pub struct Size {
@@ -43,13 +43,13 @@ impl Ribbon {
         Ok(structure::<Kernel>(self_)?.1.layout().name())
     }
 
-    /// How many columns all keys were built with.
+    /// The number of columns of every key.
     #[getter]
     fn _columns(self_: &Bound<'_, Self>) -> PyResult<u32> {
         Ok(structure::<Kernel>(self_)?.1.columns().0)
     }
 
-    /// The share of the keys that were built with one column more, of 2³².
+    /// The share of keys with one column more, in units of 2⁻³².
     #[getter]
     fn _share(self_: &Bound<'_, Self>) -> PyResult<u32> {
         Ok(structure::<Kernel>(self_)?.1.columns().1)

@@ -1,5 +1,5 @@
-//! Keys by shard, in memory or spilled to disk, for builds that are larger than one structure
-//! or than memory. Decisions (how many shards, where the files are) are Python's.
+//! Keys by shard, in memory or spilled to disk, for builds larger than one structure or than
+//! memory. Python decides the number of shards and the location of files.
 
 use super::batch::{Distinct, for_each};
 use super::column::Keys;
@@ -18,7 +18,8 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::PathBuf;
 
-/// Hashes of a partition that wait in memory for their file: 64 KiB, for few large writes.
+/// Hashes of a partition buffered in memory before they are written to its file: 64 KiB, for few
+/// large writes.
 const WAITING: usize = 1 << 12;
 
 /// Hashes of keys by shard: in memory, or in a file each.
@@ -55,7 +56,7 @@ impl Partition {
         Ok(Partition { waiting: self.waiting.clone(), file, written: self.written })
     }
 
-    /// Everything that was added, in order.
+    /// All added hashes, in order.
     fn read(&mut self) -> Result<Vec<Hash128>> {
         let Some(file) = &mut self.file else { return Ok(std::mem::take(&mut self.waiting)) };
         let mut bytes = vec![0; self.written * size_of::<Hash128>()];
@@ -114,7 +115,7 @@ impl Spill {
         Ok(Spill { hasher: hasher(seed, key)?, partitions: RwLock::new(partitions) })
     }
 
-    /// Hashes a column of keys and puts each where it belongs.
+    /// Hashes a column of keys and adds each hash to its partition.
     fn add(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut failed = Ok(());
         for_each(py, &self.hasher, &Keys::new(keys)?, |_, hashes| {
@@ -131,7 +132,7 @@ impl Spill {
         Ok(failed?)
     }
 
-    /// How many hashes each partition holds, repetitions included.
+    /// The number of hashes of each partition, repetitions included.
     fn lengths(&self) -> Vec<usize> {
         self.partitions.read().iter().map(Partition::len).collect()
     }
@@ -147,7 +148,7 @@ impl Spill {
         });
     }
 
-    /// The distinct keys of partitions `start` to `stop`, which are forgotten here unless kept.
+    /// The distinct keys of partitions `start` to `stop`, which are removed unless kept.
     #[pyo3(signature = (start, stop, keep=false))]
     fn distinct(
         &self,
@@ -157,7 +158,7 @@ impl Spill {
         keep: bool,
     ) -> PyResult<Distinct> {
         let hashes = py.detach(|| {
-            // Taken out under the lock, read without it: threads build shards side by side.
+            // Removed under the lock, read without it: threads build shards side by side.
             let taken: Vec<Partition> = match self.lock().get_mut(start..stop) {
                 Some(range) if keep => range.iter().map(Partition::again).collect::<Result<_>>()?,
                 Some(range) => range.iter_mut().map(std::mem::take).collect(),
@@ -181,8 +182,8 @@ kind_class! {
 
 #[pymethods]
 impl Sharded {
-    /// One filter of shards, each with its index among `total`; of the sum of their capacities unless
-    /// one is given.
+    /// One filter of shards, each with its index among `total`. Its capacity is the sum of theirs
+    /// unless given.
     #[staticmethod]
     #[pyo3(signature = (shards, total, capacity=None))]
     fn _join(

@@ -1,4 +1,4 @@
-//! Keys on their way to a build elsewhere: hashed and split by shard, and put together again.
+//! Keys sent to a build elsewhere: hashed and split by shard, and combined again.
 
 use super::batch::{Distinct, THREADED_BUILD, for_each, threads};
 use super::column::Keys;
@@ -40,14 +40,14 @@ pub fn split<'py>(
     Ok(hashes.into_iter().enumerate().map(part).collect())
 }
 
-/// The keys of parts of one shard.
+/// The keys of the parts of one shard.
 #[pyclass(frozen, get_all, module = "tamis._native")]
 pub struct Shard {
     /// The keys.
     keys: Py<Distinct>,
-    /// Which shard they belong to.
+    /// The index of their shard.
     index: u64,
-    /// Of how many.
+    /// The number of shards.
     shards: u64,
 }
 
@@ -89,8 +89,8 @@ impl Shard {
             }
             if part.hash != first.hash {
                 return Err(Error::Incompatible(format!(
-                    "parts must be hashed with the same seed or key: those of parts[{i}] differ from \
-                     those of parts[0]"
+                    "parts must be hashed with the same seed or key: parts[{i}] differs from \
+                     parts[0]"
                 ))
                 .into());
             }
@@ -109,7 +109,7 @@ impl Shard {
     }
 }
 
-/// The bytes of a part: the caller's own if they never change, else a copy.
+/// The bytes of a part: borrowed if they are immutable, else a copy.
 enum PyBackedPart<'py> {
     Own(Bound<'py, PyBytes>),
     Copy(Vec<u8>),

@@ -1,4 +1,4 @@
-//! Stable Bloom filters: made; they answer and insert in one step, in the order of the stream.
+//! Stable Bloom filters: created; they answer and insert in one step, in the order of the stream.
 
 use super::batch;
 use super::filter::{Inserting, structure};
@@ -10,18 +10,19 @@ use crate::stable::{Shape, Stable};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 
-/// The fields of `planning.stable.StableSize`.
+/// A `planning.stable.StableSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     cells: u64,
-    most: u32,
+    #[pyo3(attribute("most"))]
+    max: u32,
     hashes: u32,
     decrements: u64,
 }
 
 impl Size {
     pub fn shape(&self, independent: bool) -> PyResult<Shape> {
-        Ok(Shape::new(self.cells, self.most, self.hashes, self.decrements, independent)?)
+        Ok(Shape::new(self.cells, self.max, self.hashes, self.decrements, independent)?)
     }
 }
 
@@ -47,16 +48,16 @@ impl StableBloom {
         Ok(Handle::new(kernel, capacity, hasher))
     }
 
-    /// How many counters there are (m).
+    /// The number of counters (m).
     #[getter]
     fn _cells(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Stable>(self_)?.1.shape().cells)
     }
 
-    /// What a counter is set to (Max).
+    /// The value that a counter is set to (Max).
     #[getter]
-    fn _most(self_: &Bound<'_, Self>) -> PyResult<u32> {
-        Ok(structure::<Stable>(self_)?.1.shape().most)
+    fn _max(self_: &Bound<'_, Self>) -> PyResult<u32> {
+        Ok(structure::<Stable>(self_)?.1.shape().max)
     }
 
     /// Counters per key (K).
@@ -71,13 +72,13 @@ impl StableBloom {
         Ok(structure::<Stable>(self_)?.1.shape().decrements)
     }
 
-    /// Whether each of those is chosen by itself.
+    /// Whether each of those is chosen independently.
     #[getter]
     fn _independent(self_: &Bound<'_, Self>) -> PyResult<bool> {
         Ok(structure::<Stable>(self_)?.1.shape().independent)
     }
 
-    /// Tell whether the key was there, and insert it.
+    /// Return whether the key was present, and insert it.
     fn seen(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (stored, stable) = structure::<Stable>(self_)?;
         let hash = stored.hash(key)?;
@@ -86,7 +87,7 @@ impl StableBloom {
         Ok(out[0])
     }
 
-    /// Tell for each key whether it was there just before it came, and insert it.
+    /// Return for each key whether it was present just before, and insert it.
     fn seen_many<'py>(
         self_: &Bound<'py, Self>,
         keys: &Bound<'py, PyAny>,
@@ -107,7 +108,7 @@ pub fn answered<'py>(
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
     batch::check_memory(py, length)?;
     let answers = PyArray1::<bool>::zeros(py, length, false);
-    // SAFETY: the array was just made, and nobody else has it yet.
+    // SAFETY: the array is new, so nobody else has it yet.
     fill(unsafe { answers.as_slice_mut()? })?;
     Ok(answers)
 }

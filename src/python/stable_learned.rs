@@ -1,4 +1,4 @@
-//! Stable learned filters: joined, queried and fed with scores.
+//! Stable learned filters: joined, queried and updated with scores.
 
 use super::batch;
 use super::filter::{Filter, structure};
@@ -19,8 +19,8 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What `planning.stable.groups.Group` says: the size of its filter if it has one, the answer to all
-/// if not, and the shares of absent keys and members.
+/// A `planning.stable.groups.Group`: the size of its filter or, without one, its constant answer,
+/// and the fractions of absent keys and members.
 #[derive(FromPyObject)]
 struct Planned {
     size: Option<Size>,
@@ -29,18 +29,18 @@ struct Planned {
     members: f64,
 }
 
-/// Shares of absent keys and of members in a group.
+/// The fractions of absent keys and of members in a group.
 #[derive(FromPyObject)]
 struct Shares {
     nonmembers: f64,
     members: f64,
 }
 
-/// A group of scores as it is now: the sizes of its filter, None where it has none.
+/// The present state of a group of scores: the sizes of its filter, None if it has none.
 #[pyclass(frozen, get_all, module = "tamis._native")]
 pub struct ScoreGroup {
     cells: Option<u64>,
-    most: Option<u32>,
+    max: Option<u32>,
     hashes: Option<u32>,
     decrements: Option<u64>,
     answer: bool,
@@ -58,7 +58,7 @@ impl ScoreGroup {
             any.and_then(|any| any.downcast_ref::<Stable>()).map(|filter| filter.shape());
         ScoreGroup {
             cells: shape.map(|shape| shape.cells),
-            most: shape.map(|shape| shape.most),
+            max: shape.map(|shape| shape.max),
             hashes: shape.map(|shape| shape.hashes),
             decrements: shape.map(|shape| shape.decrements),
             answer: group.answer,
@@ -109,7 +109,7 @@ impl StableLearned {
         Ok(Handle::new(kernel, capacity, hasher))
     }
 
-    /// The same counters behind another classifier, with other borders and shares.
+    /// The same counters with another classifier, other borders and shares.
     fn _swapped(
         self_: &Bound<'_, Self>,
         model: Option<&Handle>,
@@ -135,7 +135,7 @@ impl StableLearned {
         Ok(stored.handle.with(Kernel { model, borders, groups }.checked()?))
     }
 
-    /// Whether each key, with its score, may have come before; with `insert`, it comes now.
+    /// Whether each key, with its score, may have occurred before; `insert` adds it.
     fn _pass<'py>(
         self_: &Bound<'py, Self>,
         keys: &Bound<'py, PyAny>,
@@ -148,14 +148,14 @@ impl StableLearned {
         answered(py, hashes.len(), |out| py.detach(|| learned.pass(&hashes, scores, insert, out)))
     }
 
-    /// Whether one key, scored as text, may have come before; with `insert`, it comes now.
+    /// Whether one key, scored as text, may have occurred before; `insert` adds it.
     fn _pass_text(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, insert: bool) -> PyResult<bool> {
         let (stored, learned) = structure::<Kernel>(self_)?;
         let (hash, score) = hash_and_score(&stored.handle, learned.model.as_ref(), key)?;
         Ok(self_.py().detach(|| learned.pass_one(hash, score, insert))?)
     }
 
-    /// The classifier, where it is kept.
+    /// The classifier, if it is saved.
     #[getter]
     fn _model(self_: &Bound<'_, Self>) -> PyResult<Option<Handle>> {
         Ok(structure::<Kernel>(self_)?.1.model.clone().map(of_model))

@@ -1,6 +1,6 @@
-//! Stacks: negatives through the first layer as they come, survivors from layer to layer.
+//! Stacks: negatives are filtered by the first layer as they come, survivors from layer to layer.
 //!
-//! What is built of them, and of which size, is Python's decision: `filters/stacked.py`.
+//! Python decides the layers and their sizes: `filters/stacked.py`.
 
 use super::batch::{self, Distinct};
 use super::filter::{Deleting, structure};
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Negatives {
     first: Handle,
-    /// Each with its rank: how many were added before it.
+    /// Each with its rank: the number of negatives added before it.
     survivors: RwLock<Vec<(Hash128, usize)>>,
     /// How many were added.
     given: AtomicUsize,
@@ -70,7 +70,7 @@ impl Negatives {
         self.given.load(Relaxed)
     }
 
-    /// Those that come to each of `shards` shards, the first layers of which were joined to one.
+    /// The survivors of each of `shards` shards, whose first layers were joined to one.
     fn by_shard(&self, shards: u64) -> Vec<Negatives> {
         let mut parts = vec![Vec::new(); shards as usize];
         for &(hash, rank) in self.survivors().iter() {
@@ -159,8 +159,8 @@ kind_class! {
 
 #[pymethods]
 impl Stacked {
-    /// A stack of layers, from the first, with the share of queries for known negatives (psi), how
-    /// many keys were among the negatives, and whether none of them passes the last layer.
+    /// A stack of layers, from the first, with the fraction of queries for known negatives (psi),
+    /// the number of keys among the negatives, and whether no negative passes the last layer.
     #[staticmethod]
     fn _join(
         layers: Vec<PyRef<'_, Handle>>,

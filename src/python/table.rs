@@ -1,4 +1,4 @@
-//! Tables of features: columns of numbers and categories, read where NumPy or Arrow has them.
+//! Tables of features: columns of numbers and categories, read in place from NumPy or Arrow.
 
 use super::arrow::{self, ArrowPart};
 use super::capsule;
@@ -17,20 +17,20 @@ use pyo3::prelude::*;
 use std::ops::Range;
 
 /// Rows with columns of numbers (floats, integers, bools) and of categories (text, dictionaries,
-/// and integers where a model says so).
+/// and integers if a model says so).
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Table {
     parts: Vec<Part>,
-    /// By column: its name, where it has one, and whether it holds text.
+    /// By column: its name, if any, and whether it holds text.
     columns: Vec<(Option<String>, bool)>,
     len: usize,
 }
 
-/// Rows whose columns lie each in one stretch.
+/// Rows whose columns are each contiguous.
 struct Part {
     columns: Vec<Column>,
     len: usize,
-    /// Keeps the memory of strided columns.
+    /// Keeps the memory of strided columns alive.
     _buffer: Option<PyUntypedBuffer>,
 }
 
@@ -41,12 +41,12 @@ enum Column {
         number: Number,
     },
     Arrow(ArrowPart),
-    /// Numbers of Arrow, which may be missing.
+    /// Arrow numbers, which may be null.
     Numbers(ArrayRef),
 }
 
-// SAFETY: only memory that a buffer keeps in place is touched without the interpreter, and only to
-// be read; the buffer is released when the table is dropped, with the interpreter held.
+// SAFETY: without the interpreter, only memory kept in place by a buffer is accessed, and only
+// read; the buffer is released when the table is dropped, with the interpreter held.
 unsafe impl Send for Part {}
 // SAFETY: as above.
 unsafe impl Sync for Part {}
@@ -58,7 +58,7 @@ enum Number {
     Int { size: usize, signed: bool },
 }
 
-/// What a column cannot give, and at which row.
+/// A value that cannot be read, and its row.
 pub struct NoValue {
     column: usize,
     row: usize,
@@ -66,7 +66,7 @@ pub struct NoValue {
 }
 
 impl Table {
-    /// Reads any form of a table.
+    /// Reads a table of any supported type.
     pub fn of(table: &Bound<'_, PyAny>) -> PyResult<Table> {
         if let Some((arrays, kind)) =
             capsule::arrays("features", table, |kind| columns_of(kind).map(drop))?
@@ -131,23 +131,23 @@ impl Table {
         Ok(Table { parts: vec![part], columns: vec![(None, false); width], len })
     }
 
-    /// How many rows.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// How many columns.
+    /// The number of columns.
     pub fn width(&self) -> usize {
         self.columns.len()
     }
 
-    /// The names of the columns, where they have some.
+    /// The names of the columns, if any.
     pub fn names(&self) -> impl Iterator<Item = Option<&str>> {
         self.columns.iter().map(|(name, _)| name.as_deref())
     }
 
-    /// Calls `work(rows, first of them, global range)` for the stretches that `range` meets.
-    /// `order` says which column each feature is.
+    /// Calls `work(rows, first of them, global range)` for the parts that overlap `range`. `order`
+    /// is the column of each feature.
     pub fn for_each_part(
         &self,
         order: &[usize],
@@ -169,7 +169,7 @@ impl Table {
         Ok(())
     }
 
-    /// The exception for a value that is not there.
+    /// The exception for a value that cannot be read.
     pub fn refused(&self, lack: NoValue) -> PyErr {
         let name = match self.columns.get(lack.column) {
             Some((Some(name), _)) => format!("'{name}'"),
@@ -215,13 +215,13 @@ impl Table {
         self.len
     }
 
-    /// By column: its name, where it has one, and whether it holds text.
+    /// By column: its name, if any, and whether it holds text.
     #[getter]
     fn columns(&self) -> Vec<(Option<String>, bool)> {
         self.columns.clone()
     }
 
-    /// The numbers of a column, in 32 bits; NaN where one is missing.
+    /// The numbers of a column as 32-bit floats; NaN if missing.
     fn numbers<'py>(&self, py: Python<'py>, column: usize) -> PyResult<Bound<'py, PyArray1<f32>>> {
         let numbers = self.column(column, |rows, first, out| rows.numbers(0, first, out))?;
         Ok(PyArray1::from_vec(py, numbers))
@@ -238,7 +238,7 @@ impl Table {
     }
 }
 
-/// The columns of a type: the name of each, where it has one, and whether it holds text.
+/// The columns of a type: the name of each, if any, and whether it holds text.
 fn columns_of(kind: &DataType) -> PyResult<Vec<(Option<String>, bool)>> {
     let text = |name: &str, kind: &DataType| {
         is_text(kind).ok_or_else(|| {
@@ -253,7 +253,7 @@ fn columns_of(kind: &DataType) -> PyResult<Vec<(Option<String>, bool)>> {
     named.map(|(name, kind)| Ok((Some(name.clone()), text(name, kind)?))).collect()
 }
 
-/// Whether a column of this type holds text; `None` where it cannot be read.
+/// Whether a column of this type holds text; `None` if it cannot be read.
 fn is_text(kind: &DataType) -> Option<bool> {
     use DataType::*;
     match kind {
@@ -287,8 +287,8 @@ pub struct Stretch<'a> {
     order: &'a [usize],
 }
 
-/// Whole numbers become floats of 64 bits, those become floats of 32: the same value has the same
-/// number whatever its type.
+/// Integers become 64-bit floats, which become 32-bit floats: a value has the same number whatever
+/// its type.
 impl Rows for Stretch<'_> {
     type Error = NoValue;
 

@@ -1,8 +1,8 @@
-//! Telescoping and extending filters: made, built, merged, looked into.
+//! Telescoping and extending filters: created, built, merged, inspected.
 
 use super::adapting::Adapting;
 use super::batch::Distinct;
-use super::error::intact;
+use super::error::catch_damage;
 use super::filter::structure;
 use super::handle::Handle;
 use super::kinds::kind_class;
@@ -12,7 +12,7 @@ use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// The fields of `planning.telescoping.TelescopingSize`.
+/// A `planning.telescoping.TelescopingSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     selectors: String,
@@ -56,10 +56,10 @@ kind_class! {
 
 #[pymethods]
 impl AdaptiveQuotient {
-    /// How selectors are kept: "growing", "block" or "plain".
+    /// How selectors are stored: "growing", "block" or "plain".
     #[getter]
     fn selectors(self_: &Bound<'_, Self>) -> PyResult<&'static str> {
-        let layout = structure::<Kernel>(self_)?.1.look(|filter| filter.store().layout());
+        let layout = structure::<Kernel>(self_)?.1.with(|filter| filter.store().layout());
         let name = LAYOUTS.iter().find(|(_, each)| *each == layout);
         Ok(name.map_or("", |(name, _)| name))
     }
@@ -67,29 +67,29 @@ impl AdaptiveQuotient {
     /// The number of quotients (Q): the stored hashes of each are one range.
     #[getter]
     fn quotients(self_: &Bound<'_, Self>) -> PyResult<u64> {
-        Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.table().quotients()))
+        Ok(structure::<Kernel>(self_)?.1.with(|filter| filter.table().quotients()))
     }
 
     /// The length of a remainder in bits (r).
     #[getter]
     fn remainder_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
-        Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.table().remainder_bits()))
+        Ok(structure::<Kernel>(self_)?.1.with(|filter| filter.table().remainder_bits()))
     }
 
-    /// How many slots there are.
+    /// The number of slots.
     #[getter]
     fn _slots(self_: &Bound<'_, Self>) -> PyResult<u64> {
-        Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.table().slots()))
+        Ok(structure::<Kernel>(self_)?.1.with(|filter| filter.table().slots()))
     }
 
     /// The number of selectors lost because the code of their block was full.
     #[getter]
     fn forgotten(self_: &Bound<'_, Self>) -> PyResult<u64> {
-        Ok(structure::<Kernel>(self_)?.1.look(|filter| filter.forgotten()))
+        Ok(structure::<Kernel>(self_)?.1.with(|filter| filter.forgotten()))
     }
 
-    /// How many adaptations were skipped because more than 64 elements share the quotient of the
-    /// key, since the filter was made or opened.
+    /// The number of adaptations skipped because more than 64 elements share the key's quotient,
+    /// since the filter was created or opened.
     #[getter]
     fn skipped(self_: &Bound<'_, Self>) -> PyResult<u64> {
         Ok(structure::<Kernel>(self_)?.1.skipped())
@@ -99,7 +99,7 @@ impl AdaptiveQuotient {
     #[getter]
     fn steps<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let (py, (_, shared)) = (self_.py(), structure::<Kernel>(self_)?);
-        let counts = py.detach(|| intact(|| shared.look(|filter| filter.histogram())))?;
+        let counts = py.detach(|| catch_damage(|| shared.with(|filter| filter.histogram())))?;
         Ok(PyArray1::from_vec(py, counts))
     }
 
@@ -107,7 +107,7 @@ impl AdaptiveQuotient {
     fn _merged(self_: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<Handle> {
         let ((a, x), (b, y)) = (structure::<Kernel>(self_)?, structure::<Kernel>(other)?);
         a.handle.check_hash(&b.handle)?;
-        let merged = self_.py().detach(|| intact(|| x.merge(y)))??;
+        let merged = self_.py().detach(|| catch_damage(|| x.merge(y)))??;
         let capacity = merged.capacity().unwrap_or(a.handle.capacity);
         Ok(Handle { capacity, ..a.handle.with(merged) })
     }

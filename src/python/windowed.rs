@@ -1,4 +1,4 @@
-//! Windowed filters: made; they answer and insert in one step, in the order of the stream.
+//! Windowed filters: created; they answer and insert in one step, in the order of the stream.
 
 use super::batch;
 use super::filter::{Inserting, structure};
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The fields of `planning.windowed.WindowedSize`.
+/// A `planning.windowed.WindowedSize`.
 #[derive(FromPyObject)]
 pub struct Size {
     hashes: u64,
@@ -23,7 +23,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// `step` is the seconds of a generation, 0 if its end is a number of keys.
+    /// `step` is the seconds of a generation, 0 if generations are counted in keys.
     fn empty(&self, step: f64, _capacity: u64) -> PyResult<Kernel> {
         let &Size { hashes, ages, slice_bits, generation } = self;
         Ok(Kernel::new(Shape::new(hashes, ages, slice_bits, generation, step)?)?)
@@ -31,7 +31,7 @@ impl Size {
 }
 
 kind_class! {
-    /// A filter of a window, which a clock may move.
+    /// A filter of a window by keys or by time.
     Windowed(Kernel) extends Inserting, empty from Size, step: f64
 }
 
@@ -61,13 +61,13 @@ impl Windowed {
         Ok(structure::<Kernel>(self_)?.1.shape().generation)
     }
 
-    /// Seconds of a generation; 0 where generations are counted in keys.
+    /// Seconds of a generation; 0 if generations are counted in keys.
     #[getter]
     fn _step(self_: &Bound<'_, Self>) -> PyResult<f64> {
         Ok(structure::<Kernel>(self_)?.1.shape().step)
     }
 
-    /// Insert a key, at a time in seconds if the window is one of time.
+    /// Insert a key, at a time in seconds if the window is by time.
     #[pyo3(signature = (key, *, at=None))]
     fn add(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, at: Option<Moment>) -> PyResult<()> {
         let (filter, windowed) = structure::<Kernel>(self_)?;
@@ -79,7 +79,7 @@ impl Windowed {
         filter.warn_if_overfull(self_.py())
     }
 
-    /// Insert many keys in their order, or none of them if one is not a key.
+    /// Insert many keys in order, or none of them if one is not a key.
     #[pyo3(signature = (keys, *, at=None))]
     fn update<'py>(
         self_: &Bound<'py, Self>,
@@ -97,7 +97,7 @@ impl Windowed {
         filter.warn_if_overfull(self_.py())
     }
 
-    /// Tell whether the key was there, and insert it.
+    /// Return whether the key was present, and insert it.
     #[pyo3(signature = (key, *, at=None))]
     fn seen(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, at: Option<Moment>) -> PyResult<bool> {
         let (filter, windowed) = structure::<Kernel>(self_)?;
@@ -111,7 +111,7 @@ impl Windowed {
         Ok(out[0])
     }
 
-    /// Tell for each key whether it was there just before it came, and insert it.
+    /// Return for each key whether it was present just before, and insert it.
     #[pyo3(signature = (keys, *, at=None))]
     fn seen_many<'py>(
         self_: &Bound<'py, Self>,
@@ -133,7 +133,7 @@ impl Windowed {
         Ok(answers)
     }
 
-    /// Forget what is too old at this time, without inserting anything.
+    /// Forget keys that are too old at this time, without inserting anything.
     #[pyo3(signature = (at=None))]
     fn advance(self_: &Bound<'_, Self>, at: Option<Moment>) -> PyResult<()> {
         let (filter, windowed) = structure::<Kernel>(self_)?;
@@ -146,7 +146,7 @@ impl Windowed {
     }
 }
 
-/// Times as `tamis._times.seconds` reads them: timestamps of any unit become seconds.
+/// Times as read by `tamis._times.seconds`: timestamps of any unit become seconds.
 fn seconds<'py>(at: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     at.py().import("tamis._times")?.call_method1("seconds", (at,))
 }
@@ -159,7 +159,7 @@ impl<'py> FromPyObject<'_, 'py> for Moment {
 
     fn extract(at: Borrowed<'_, 'py, PyAny>) -> PyResult<Moment> {
         if at.is_exact_instance_of::<PyFloat>() || at.is_exact_instance_of::<PyInt>() {
-            // An int that is too large for a float is refused by name.
+            // An int that is too large for a float gets an error that names the argument.
             if let Ok(seconds) = at.extract() {
                 return Ok(Moment(seconds));
             }
@@ -172,7 +172,7 @@ impl<'py> FromPyObject<'_, 'py> for Moment {
     }
 }
 
-/// The generation of a time, of now, or 0 where generations are counted in keys.
+/// The generation of a time, or of now, or 0 if generations are counted in keys.
 fn moment(windowed: &Kernel, at: Option<f64>) -> PyResult<u64> {
     let shape = windowed.shape();
     if !shape.timed() {
@@ -192,7 +192,7 @@ fn wrong_time(name: &str, seconds: f64) -> PyErr {
     PyValueError::new_err(format!("{name} must be seconds from 0 on, not {seconds}"))
 }
 
-/// When the keys of a batch come: all at once, or each with a generation of its own.
+/// The times of the keys of a batch: one for all, or a generation for each.
 enum Times {
     Together(u64),
     Each(Vec<u64>),
@@ -221,7 +221,7 @@ impl Times {
         Ok(Times::Each(seconds.iter().enumerate().map(generation).collect::<PyResult<_>>()?))
     }
 
-    /// Calls `run(first, end, generation)` for each stretch of keys of one generation.
+    /// Calls `run(first, end, generation)` for each sequence of keys of one generation.
     fn runs(&self, hashes: &[Hash128], mut run: impl FnMut(usize, usize, u64)) {
         match self {
             Times::Together(generation) => run(0, hashes.len(), *generation),

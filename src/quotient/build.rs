@@ -1,4 +1,4 @@
-//! A table written from front to back, and what is built on it: growing, truncating, merging.
+//! A table written from front to back, and its uses: growing, truncating, merging.
 
 use super::Quotient;
 use super::counts::{encoded_len, encoded_slot};
@@ -11,7 +11,7 @@ type Fingerprint = (u64, u64, u64);
 
 impl Quotient {
     /// A filter of fingerprints (quotient, remainder, count) in increasing order; the counts of
-    /// equal ones add up. The table is, byte for byte, what inserting them one by one gives.
+    /// equal ones add up. The table has the same bytes as after inserting them one by one.
     pub fn from_sorted(
         quotients: u64,
         remainder_bits: u32,
@@ -49,8 +49,8 @@ impl Quotient {
     /// The same fingerprints in twice the quotients, with one bit less per slot.
     /// [`Error::Capacity`] if remainders have a single bit.
     ///
-    /// Remainders of a single bit have no counters (`counts.rs`), so that from 2 bits to 1 the
-    /// filter grows to as many slots as it has keys.
+    /// Remainders of a single bit have no counters (`counts.rs`), so the last doubling, from 2 bits
+    /// to 1, may grow the filter to as many slots as keys.
     pub fn double(&self) -> Result<Quotient> {
         let bits = self.remainder_bits();
         let quotients = self.quotients().checked_mul(2).filter(|_| bits > 1).ok_or_else(|| {
@@ -63,8 +63,8 @@ impl Quotient {
         Quotient::from_sorted(quotients, bits - 1, self.refined(1))
     }
 
-    /// The same keys with fewer bits of each remainder, the lowest dropped: the counts of those
-    /// that become equal add up.
+    /// The same keys with the lowest bits of each remainder dropped; the counts of remainders that
+    /// become equal add up.
     pub fn truncated(&self, remainder_bits: u32) -> Result<Quotient> {
         let bits = self.remainder_bits();
         if !(1..=bits).contains(&remainder_bits) {
@@ -78,8 +78,8 @@ impl Quotient {
         Quotient::from_sorted(self.quotients(), remainder_bits, shorter)
     }
 
-    /// The filter of the keys of both; counts add up. Both must have the same space of
-    /// fingerprints `Q·2^r`, one may have been doubled more often than the other.
+    /// Merges two filters; counts add up. Both must have the same space of fingerprints `Q·2^r`;
+    /// one may have doubled more often than the other.
     pub fn merge(&self, other: &Quotient) -> Result<Quotient> {
         let space = |filter: &Quotient| u128::from(filter.quotients()) << filter.remainder_bits();
         if space(self) != space(other) {
@@ -105,7 +105,7 @@ impl Quotient {
         )
     }
 
-    /// The fingerprints as they are after this many doublings.
+    /// The fingerprints after this many doublings.
     fn refined(&self, doublings: u32) -> impl Iterator<Item = Fingerprint> + '_ {
         let bits = self.remainder_bits() - doublings;
         self.fingerprints(0..self.quotients()).map(move |(quotient, remainder, count)| {
@@ -137,24 +137,24 @@ where
     }
 }
 
-/// A table whose runs up to one quotient are written.
+/// A table under construction: runs are written in order.
 pub(crate) struct Builder {
     table: Table,
-    /// The quotient of the last run, which is still without its runend.
+    /// The quotient of the last run, whose runend is not written yet.
     run: Option<u64>,
-    /// Behind the last slot written.
+    /// The slot after the last one written.
     end: u64,
-    /// The first block whose offset is still to be written.
+    /// The first block whose offset is not written yet.
     offsets: u64,
 }
 
 impl Builder {
-    /// Begins with an empty table.
+    /// Starts with an empty table.
     pub(crate) fn new(table: Table) -> Builder {
         Builder { table, run: None, end: 0, offsets: 0 }
     }
 
-    /// Appends `len` slots to the run of a quotient that is not below the last: a remainder, then
+    /// Appends `len` slots to the run of a quotient at or above the last: a remainder, then
     /// `slot(1)` and so on. Returns the first of them.
     #[inline(always)]
     pub(crate) fn push(
@@ -194,7 +194,7 @@ impl Builder {
         Ok(first)
     }
 
-    /// The table, whole.
+    /// The finished table.
     pub(crate) fn finish(mut self) -> Table {
         let table = &mut self.table;
         close_run(table, self.run, self.end);
@@ -212,7 +212,7 @@ fn close_run(table: &mut Table, run: Option<u64>, end: u64) {
     }
 }
 
-/// Writes the offsets of blocks between the last quotient and the next, given where runs end.
+/// Writes the offsets of blocks between the last quotient and the next, given the end of the runs.
 #[inline(always)]
 fn write_offsets(table: &mut Table, blocks: std::ops::Range<u64>, end: u64) {
     for block in blocks {

@@ -1,7 +1,7 @@
-//! How a run tells how often each of its remainders was inserted.
+//! How a run encodes the count of each of its remainders.
 //!
-//! A run lists its distinct remainders in increasing order. A slot that is not above the one
-//! before it is therefore no remainder of its own but speaks of the count `c` of the last one, `x`:
+//! A run lists its distinct remainders in increasing order. A slot that is not above its
+//! predecessor is therefore not a remainder but encodes the count `c` of the last one, `x`:
 //!
 //! | `c`  | `x > 0`               | `x = 0`                   |
 //! |------|-----------------------|---------------------------|
@@ -10,24 +10,24 @@
 //! | ≥ 3  | `x 0 varint(c − 3)`   | `0 0 0 varint(c − 3)`     |
 //!
 //! A varint is a sequence of digits of `r − 1` bits, lowest first; a slot's top bit says that
-//! another digit follows, and the last digit is not 0 unless it is the only one. What follows a
-//! group is above `x`, or the run ends. This decodes in one way: after `x > 0`, a larger slot
-//! starts the next group, an equal one ends this group with 2, and 0 announces digits, which end
-//! by themselves; after `0 0`, only another 0 is not above `x`.
+//! another digit follows, and the last digit is not 0 unless it is the only one. The slot after a
+//! group is above `x`, or the run ends. Decoding is unique: after `x > 0`, a larger slot starts the
+//! next group, an equal one ends this group with count 2, and 0 announces a varint, which marks its
+//! own end; after `0 0`, only another 0 is not above `x`.
 //!
 //! With `r = 1` a digit has no bits, so `x` is repeated `c` times.
 
-/// A remainder in a run, and how often it was inserted.
+/// A remainder in a run, and its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub remainder: u64,
     pub count: u64,
-    /// The slot behind it.
+    /// The slot after it.
     pub end: u64,
 }
 
-/// Reads the group that starts at slot `at` of a run that ends before slot `end`; nothing if these
-/// slots are no group.
+/// Reads the group that starts at slot `at` of a run that ends before slot `end`; `None` if these
+/// slots are not a valid group.
 #[inline(always)]
 pub(super) fn decode(
     slot: impl Fn(u64) -> u64,
@@ -69,7 +69,7 @@ pub(super) fn decode(
     group(value.checked_add(3)?, behind)
 }
 
-/// Reads a varint of at most 64 bits in its shortest form, and the slot behind it.
+/// Reads a varint of at most 64 bits in its shortest form; also returns the slot after it.
 fn decode_varint(
     slot: impl Fn(u64) -> u64,
     at: u64,
@@ -92,7 +92,7 @@ fn decode_varint(
     None
 }
 
-/// How many slots a group takes.
+/// The number of slots of a group.
 #[inline(always)]
 pub(super) fn encoded_len(remainder: u64, count: u64, remainder_bits: u32) -> u64 {
     if count < 3 || remainder_bits == 1 {
@@ -113,7 +113,7 @@ pub(super) fn encoded_slot(remainder: u64, count: u64, remainder_bits: u32, inde
         return 0;
     }
     let payload = remainder_bits - 1;
-    // Below 64: an index within `encoded_len` has a digit.
+    // Below 64: every index within `encoded_len` has a digit.
     let rest = (count - 3) >> (u64::from(payload) * (index - 1 - zeros)).min(63);
     let digit = rest & ((1 << payload) - 1);
     if rest >> payload > 0 { digit | 1 << payload } else { digit }

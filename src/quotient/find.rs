@@ -1,4 +1,4 @@
-//! Finding a run by rank and select, what is in it, and the free slot behind it.
+//! Finding runs by rank and select, the remainders in a run, and the next free slot.
 
 use super::table::{LONG, SLOTS, Table, below};
 use crate::processor::{Plain, Processor};
@@ -21,8 +21,8 @@ impl Table {
         self.end_in(p, block, before).max(quotient)
     }
 
-    /// Where the runs of the blocks before `block` and of those of its quotients that are given
-    /// as bits end; the block's start if they end before it.
+    /// The end of the runs of all blocks before `block` and of the given quotients of it (as bits);
+    /// the block's start if they end before it.
     #[inline(always)]
     pub(super) fn end_in<P: Processor>(&self, p: P, block: u64, quotients: u64) -> u64 {
         let from = block * SLOTS + self.offset(block);
@@ -79,8 +79,8 @@ impl Table {
         }
     }
 
-    /// An offset that its byte cannot tell: from the last block whose byte can, count runs.
-    /// The first block's can, it is 0.
+    /// An offset that does not fit its byte: counts runs from the last block whose offset fits. The
+    /// offset of the first block is 0.
     #[cold]
     fn long_offset(&self, block: u64) -> u64 {
         let mut short = block;
@@ -94,19 +94,19 @@ impl Table {
         end.saturating_sub(block * SLOTS)
     }
 
-    /// Whether any slot of the run that starts at `at`, up to 64 bits of slots at a time, equals
-    /// the remainder. Tells nothing about what the slot means.
+    /// Whether any slot of the run that starts at `at` equals the remainder, comparing up to 64
+    /// bits of slots at a time. The slot may still be a digit of a counter.
     #[inline(always)]
     pub(crate) fn run_has(&self, at: u64, remainder: u64) -> bool {
         self.run_has_any(at, 0, |_| remainder)
     }
 
-    /// Whether any slot of the run that starts at `at` equals one of `remainder(0..=most)`.
+    /// Whether any slot of the run that starts at `at` equals one of `remainder(0..=last)`.
     #[inline(always)]
     pub(crate) fn run_has_any(
         &self,
         mut at: u64,
-        most: u64,
+        last: u64,
         remainder: impl Fn(u64) -> u64,
     ) -> bool {
         let r = u64::from(self.remainder_bits());
@@ -117,9 +117,10 @@ impl Table {
             let n = to_end.min(self.fit).min(SLOTS - at % SLOTS);
             let bit = self.bit(at);
             let word = self.word(self.base(block) + bit / 8) >> (bit % 8);
-            for i in 0..=most {
+            for i in 0..=last {
                 let differences = word ^ remainder(i).wrapping_mul(self.ones);
-                // The classic test for a zero byte, on remainders: the lowest zero shows for sure.
+                // The classic test for a zero byte, applied to remainders: the lowest zero is
+                // exact.
                 let zeros =
                     differences.wrapping_sub(self.ones) & !differences & (self.ones << (r - 1));
                 if zeros & below(n * r) != 0 {
@@ -136,7 +137,7 @@ impl Table {
         }
     }
 
-    /// The first slot from `from` on where no run pends and, if `free`, none begins either.
+    /// The first slot from `from` on where no run is pending and, if `free`, none begins either.
     /// `pending` runs of quotients below `from` end in `from` or later.
     #[inline(always)]
     pub(super) fn gap<P: Processor>(&self, p: P, from: u64, mut pending: u64, free: bool) -> u64 {

@@ -1,4 +1,4 @@
-//! A quotient filter that threads share and that doubles when it is full.
+//! A quotient filter that is shared by threads and doubles when it is full.
 
 use super::{Quotient, capacity};
 use crate::bits::Buffer;
@@ -22,28 +22,28 @@ pub static KIND: Kind = Kind {
     })
 };
 
-/// A [`Quotient`] behind a lock, with the number of keys at which it doubles.
+/// A [`Quotient`] behind a lock, with the capacity at which it doubles.
 pub struct Growing {
     inner: RwLock<Inner>,
 }
 
 struct Inner {
     quotient: Quotient,
-    /// Keys that its present size is for.
+    /// Capacity in keys of its present size.
     capacity: u64,
-    /// Whether insertions made it double.
+    /// Whether it doubled because of insertions.
     overran: bool,
 }
 
 impl Inner {
     /// The slots that may be used before it doubles.
-    fn most_slots(&self) -> u64 {
-        capacity::most_slots(self.capacity, self.quotient.quotients())
+    fn max_slots(&self) -> u64 {
+        capacity::max_slots(self.capacity, self.quotient.quotients())
     }
 
     /// Doubles until another slot may be used.
-    fn make_room(&mut self) -> Result<()> {
-        while self.quotient.used_slots() >= self.most_slots() {
+    fn grow_if_full(&mut self) -> Result<()> {
+        while self.quotient.used_slots() >= self.max_slots() {
             self.double()?;
             self.overran = true;
         }
@@ -56,13 +56,13 @@ impl Inner {
         Ok(())
     }
 
-    /// All hashes, or none.
+    /// Inserts all hashes or none.
     fn insert(&mut self, hashes: &[Hash128]) -> Result<()> {
         let mut done = 0;
         while done < hashes.len() {
             let step = self
-                .make_room()
-                .and_then(|()| self.quotient.insert_batch(&hashes[done..], self.most_slots()));
+                .grow_if_full()
+                .and_then(|()| self.quotient.insert_batch(&hashes[done..], self.max_slots()));
             match step {
                 Ok(inserted) => done += inserted,
                 Err(error) => {
@@ -109,7 +109,7 @@ impl Growing {
         Ok(Growing::over(quotient, capacity))
     }
 
-    /// Opens what a frame holds; `own` turns the section's bytes into a buffer.
+    /// Opens the filter of a frame; `own` turns the section's bytes into a buffer.
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
@@ -121,19 +121,20 @@ impl Growing {
         else {
             return Err(damaged("it does not have four parameters and one section"));
         };
-        let bits = u32::try_from(remainder_bits).map_err(|_| damaged("its remainders are long"))?;
+        let bits =
+            u32::try_from(remainder_bits).map_err(|_| damaged("its remainders are too long"))?;
         if section.kind != SECTION_BITS || section.piece != 0 || capacity != head.capacity {
-            return Err(damaged("it is not as its parameters say"));
+            return Err(damaged("its sections do not match its parameters"));
         }
         let slots = own(section.bytes)?;
         let quotient = Quotient::from_parts(quotients, bits, head.count, distinct, slots)?;
         Ok(Growing::over(quotient, capacity))
     }
 
-    /// The filter of the insertions into both; counts add.
+    /// Merges two filters; counts add up.
     pub fn merge(&self, other: &Growing) -> Result<Growing> {
-        // Locks in the order of addresses, and one for a filter with itself: a second one could
-        // wait for a writer that waits for the first.
+        // Locks in the order of addresses, and only once for a filter with itself: a second lock
+        // could wait for a writer that waits for the first.
         let (first, second) = if std::ptr::from_ref(self) <= std::ptr::from_ref(other) {
             (self, other)
         } else {
@@ -145,7 +146,7 @@ impl Growing {
         let larger = if one.quotient.quotients() > two.quotient.quotients() { &one } else { two };
         let quotient = one.quotient.merge(&two.quotient)?;
         let mut merged = Inner { quotient, capacity: larger.capacity, overran: false };
-        while merged.quotient.used_slots() > merged.most_slots() {
+        while merged.quotient.used_slots() > merged.max_slots() {
             merged.double()?;
         }
         Ok(Growing { inner: RwLock::new(merged) })
@@ -156,15 +157,15 @@ impl Growing {
         self.write()?.double()
     }
 
-    /// A filter of the same insertions with only this many bits of each remainder.
+    /// The same filter with fewer bits of each remainder.
     pub fn truncated(&self, remainder_bits: u32) -> Result<Growing> {
         let inner = self.read();
         Ok(Growing::over(inner.quotient.truncated(remainder_bits)?, inner.capacity))
     }
 
-    /// Looks at the filter while no writer changes it.
-    pub fn look<R>(&self, look: impl FnOnce(&Quotient) -> R) -> R {
-        look(&self.read().quotient)
+    /// Reads the filter while no writer changes it.
+    pub fn with<R>(&self, visit: impl FnOnce(&Quotient) -> R) -> R {
+        visit(&self.read().quotient)
     }
 
     fn read(&self) -> ReadGuard<'_, Inner> {
@@ -191,8 +192,8 @@ impl Kernel for Growing {
         by_high_half(hashes, out)
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
-        self.read().quotient.read_through(part, parts);
+    fn preload(&self, part: usize, parts: usize) {
+        self.read().quotient.preload(part, parts);
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
@@ -204,7 +205,7 @@ impl Kernel for Growing {
     }
 
     fn count(&self) -> u64 {
-        self.look(Quotient::len)
+        self.with(Quotient::len)
     }
 
     fn capacity(&self) -> Option<u64> {
@@ -220,11 +221,11 @@ impl Kernel for Growing {
     }
 
     fn size_in_bits(&self) -> u64 {
-        self.look(|quotient| 8 * quotient.size_in_bytes() as u64)
+        self.with(|quotient| 8 * quotient.size_in_bytes() as u64)
     }
 
     fn rate(&self) -> f64 {
-        self.look(Quotient::rate)
+        self.with(Quotient::rate)
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
@@ -241,7 +242,7 @@ impl Kernel for Growing {
         Ok(Arc::new(Growing::over(copy, *capacity)))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let Inner { quotient, capacity, .. } = &*self.read();
         let parameters = vec![
             quotient.quotients(),
@@ -250,7 +251,7 @@ impl Kernel for Growing {
             *capacity,
         ];
         let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: quotient.as_bytes() }];
-        look(Content { parameters, count: quotient.len(), capacity: Some(*capacity), sections });
+        visit(Content { parameters, count: quotient.len(), capacity: Some(*capacity), sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

@@ -1,22 +1,21 @@
 //! The rank-and-select quotient filter (Pandey, Bender, Johnson and Patro 2017), counting.
 //!
-//! A key's fingerprint is the number `F = ⌊h·Q·2^r / 2¹²⁸⌋` of its hash `h`; the filter is the
-//! multiset of the fingerprints of its keys, exactly. `F` splits into a quotient, one of `Q`, any
-//! number, and a remainder of `r` bits. [`Table`] keeps the remainders of each quotient as a run
-//! of slots, at 2.125 + r bits per slot, and `counts.rs` says how a run tells counts: a remainder
-//! that was inserted once takes one slot, twice two, and from three times on a counter that grows
+//! A key's fingerprint is the number `F = ⌊h·Q·2^r / 2¹²⁸⌋` of its hash `h`; the filter is exactly
+//! the multiset of the fingerprints of its keys. `F` splits into a quotient, one of `Q` (any
+//! number), and a remainder of `r` bits. [`Table`] stores the remainders of each quotient as a run
+//! of slots, at 2.125 + r bits per slot, and `counts.rs` defines how a run encodes counts: a
+//! remainder inserted once takes one slot, twice two, and from three times on a counter that grows
 //! with the logarithm of the count.
 //!
-//! An absent key is taken for present where its fingerprint is stored, so the false positive rate
-//! is
+//! An absent key is a false positive if its fingerprint is stored, so the false-positive rate is
 //!
 //! ```text
 //! α = distinct / (Q·2^r)
 //! ```
 //!
 //! A filter grows without its keys: with `2Q` quotients and `r − 1` bits every `F` stays the same
-//! number, and so does α. What may fill it is for the caller to say; the kernel takes insertions
-//! at any load, ever slower above 95% of `Q`, where clusters grow as `1/(1 − load)²`.
+//! number, and so does α. The caller limits the load; the kernel takes insertions at any load, ever
+//! slower above 95% of `Q`, where clusters grow as `1/(1 − load)²`.
 //!
 //! In reading order: `table.rs` (blocks and slots), `find.rs` (runs), `shift.rs` (making and taking
 //! slots), `counts.rs` (what a run means), this file (query, insert, remove), `build.rs` (from
@@ -45,11 +44,11 @@ use crate::processor::{Processor, on_best};
 use counts::{decode, encoded_len, encoded_slot};
 use std::ops::{Deref, Range};
 
-/// How many keys a batch looks ahead: enough to cover a memory access of 100 ns by the work on
-/// those before it, measured on 10⁶ keys; from 16 to 64 it makes no difference.
+/// How many keys ahead a batch prefetches: enough to hide a memory access of 100 ns behind the work
+/// on earlier keys, measured on 10⁶ keys; from 16 to 64 it makes no difference.
 const AHEAD: usize = 32;
 
-/// A multiset of fingerprints. It reads like the [`Table`] that it is made of.
+/// A multiset of fingerprints. It dereferences to its [`Table`].
 pub struct Quotient {
     table: Table,
     /// The sum of all counts: below 2⁶⁴ counts of below 2⁶⁴.
@@ -72,7 +71,7 @@ impl Quotient {
         Ok(Quotient { table: Table::new(quotients, remainder_bits)?, total: 0, distinct: 0 })
     }
 
-    /// Leaves the mapping of a file; see [`Table::out_of_mapping`].
+    /// Copies the table out of a mapped file; see [`Table::out_of_mapping`].
     pub(super) fn leave_mapping(&mut self) -> Result<()> {
         if let Some(copy) = self.table.out_of_mapping() {
             let (quotients, bits) = (self.table.quotients(), self.table.remainder_bits());
@@ -81,22 +80,22 @@ impl Quotient {
         Ok(())
     }
 
-    /// How many keys were inserted and not removed, repetitions included; at most 2⁶⁴−1.
+    /// The number of keys inserted and not removed, repetitions included; at most 2⁶⁴−1.
     pub fn len(&self) -> u64 {
         u64::try_from(self.total).unwrap_or(u64::MAX)
     }
 
-    /// Whether nothing is in it.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
 
-    /// How many different fingerprints are stored.
+    /// The number of different fingerprints stored.
     pub fn distinct(&self) -> u64 {
         self.distinct
     }
 
-    /// α: the share of absent keys that are taken for present, exactly.
+    /// α: the fraction of absent keys that are accepted, exactly.
     pub fn rate(&self) -> f64 {
         let bits = self.table.remainder_bits() as i32;
         self.distinct as f64 / self.table.quotients() as f64 / 2f64.powi(bits)
@@ -108,7 +107,7 @@ impl Quotient {
         on_best!(p => self.contains_on(p, quotient, remainder))
     }
 
-    /// [`Quotient::contains`] for each hash, into the place of `out` with its index.
+    /// [`Quotient::contains`] for each hash, into `out` at the same index.
     pub fn contains_batch(&self, hashes: &[Hash128], out: &mut [bool]) {
         on_best!(p => self.contains_batch_on(p, hashes, out))
     }
@@ -119,21 +118,21 @@ impl Quotient {
         self.table.run(quotient).map_or(0, |run| self.find(run, remainder).1)
     }
 
-    /// Adds one to a key's count. Refuses only where memory for the tail is missing, and changes
-    /// nothing then.
+    /// Adds one to a key's count. Fails only if memory for the tail is missing, and then changes
+    /// nothing.
     pub fn insert(&mut self, hash: Hash128) -> Result<()> {
         let (quotient, remainder) = self.table.address(hash);
         on_best!(p => self.insert_on(p, quotient, remainder))
     }
 
-    /// Inserts hashes until all are in or [`Table::used_slots`] reaches `max_slots`, and returns
-    /// how many are in. Where memory is missing it stops too, and refuses once it is called with
-    /// the rest.
+    /// Inserts hashes until all are inserted or [`Table::used_slots`] reaches `max_slots`, and
+    /// returns how many were inserted. It also stops if memory is missing, and fails when called
+    /// with the rest.
     pub fn insert_batch(&mut self, hashes: &[Hash128], max_slots: u64) -> Result<usize> {
         on_best!(p => self.insert_batch_on(p, hashes, max_slots))
     }
 
-    /// Takes one from a key's count; [`Error::Absent`] if the key was surely never inserted. A
+    /// Subtracts one from a key's count; [`Error::Absent`] if the key was surely never inserted. A
     /// count of 2⁶⁴−1 may stand for more, so it stays.
     pub fn remove(&mut self, hash: Hash128) -> Result<()> {
         let (quotient, remainder) = self.table.address(hash);
@@ -157,7 +156,7 @@ pub struct Fingerprints<'a> {
     table: &'a Table,
     runs: Runs<'a>,
     quotient: u64,
-    /// What is left of the quotient's run.
+    /// The rest of the quotient's run.
     run: Range<u64>,
 }
 
@@ -187,8 +186,8 @@ impl Quotient {
         self.table.run_has(start, remainder) && self.run_lists(start, remainder)
     }
 
-    /// Whether the run that starts at `start`, and has a slot with the remainder, has it as a
-    /// remainder: surely so if all slots before it increase.
+    /// Whether the run that starts at `start`, and has a slot equal to the remainder, contains the
+    /// remainder itself: certainly if all slots before it increase.
     #[inline(always)]
     fn run_lists(&self, start: u64, remainder: u64) -> bool {
         let mut at = start;
@@ -290,7 +289,7 @@ impl Quotient {
         Ok(())
     }
 
-    /// Inserts into a run that has counters, or the remainder already.
+    /// Inserts into a run that has counters or already contains the remainder.
     #[inline(never)]
     fn insert_counted(&mut self, quotient: u64, run: Range<u64>, remainder: u64) -> Result<()> {
         let (slots, count) = self.find(run, remainder);
@@ -303,8 +302,8 @@ impl Quotient {
         Ok(())
     }
 
-    /// The slots that tell a remainder and its count, and the count; the empty range where they
-    /// would stand, and 0, if the run does not have it.
+    /// The slots of a remainder and its count, and the count; if the run does not contain it, the
+    /// empty range at its position, and 0.
     fn find(&self, run: Range<u64>, remainder: u64) -> (Range<u64>, u64) {
         let slot = |index| self.table.slot(index);
         let mut at = run.start;
@@ -320,7 +319,7 @@ impl Quotient {
         (at..at, 0)
     }
 
-    /// Rewrites a remainder's slots to tell another count. All or nothing: the memory comes first.
+    /// Rewrites a remainder's slots with another count. All or nothing: memory is allocated first.
     fn recount(
         &mut self,
         quotient: u64,

@@ -1,7 +1,7 @@
-//! Bytes from outside: checked once, in one pass, so that no later operation can go wrong.
+//! Opening untrusted bytes: checked once, in one pass, so that no later operation can fail.
 //!
-//! Given the occupieds and the runends, everything else about the layout follows; so the pass
-//! follows the runs from front to back and refuses whatever differs from what it follows.
+//! The occupieds and the runends determine the rest of the layout; so the pass follows the runs
+//! from front to back and refuses any deviation.
 
 use super::Quotient;
 use super::counts::decode;
@@ -14,9 +14,9 @@ fn damaged<T>(what: impl std::fmt::Display) -> Result<T> {
 }
 
 impl Table {
-    /// The table whose [`Table::as_bytes`] these are, or [`Error::Format`] if there is none.
+    /// Reads the bytes of [`Table::as_bytes`], or fails with [`Error::Format`].
     ///
-    /// This checks where runs are, not what their remainders mean.
+    /// This checks the positions of runs, not the meaning of their remainders.
     pub fn from_bytes(quotients: u64, remainder_bits: u32, buffer: Buffer) -> Result<Table> {
         check_sizes(quotients, remainder_bits).or_else(|error| damaged(format_args!("{error}")))?;
         let stride = stride(remainder_bits);
@@ -39,8 +39,8 @@ impl Table {
         Ok(table)
     }
 
-    /// Follows the runs through a table that may be anything; returns the end of the last one and
-    /// how many slots they use.
+    /// Follows the runs of an unchecked table; returns the end of the last one and the number of
+    /// used slots.
     fn follow_runs(&self) -> Result<(u64, u64)> {
         let (mut end, mut used) = (0u64, 0u64);
         for block in 0..self.slots() / SLOTS {
@@ -92,9 +92,8 @@ impl Table {
 }
 
 impl Quotient {
-    /// The filter whose table is these bytes, with [`Quotient::len`] keys and
-    /// [`Quotient::distinct`] fingerprints, or [`Error::Format`] if there is none. The bytes are
-    /// untrusted.
+    /// Opens the filter whose table is these untrusted bytes, with [`Quotient::len`] keys and
+    /// [`Quotient::distinct`] fingerprints, or fails with [`Error::Format`].
     pub fn from_parts(
         quotients: u64,
         remainder_bits: u32,
@@ -111,7 +110,9 @@ impl Quotient {
                 let group = decode(|i| table.slot(i), at, run.end, remainder_bits)
                     .filter(|group| last.is_none_or(|last| last < group.remainder));
                 let Some(group) = group else {
-                    return damaged(format_args!("the run of quotient {quotient} has no meaning"));
+                    return damaged(format_args!(
+                        "the run of quotient {quotient} cannot be decoded"
+                    ));
                 };
                 filter.total += u128::from(group.count);
                 filter.distinct += 1;

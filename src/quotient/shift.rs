@@ -1,8 +1,8 @@
-//! Making a slot in a run and taking one away: the slots behind it move by one, as one long shift
-//! of bits, up to the first slot that is free or, taking away, the first that is at home.
+//! Adding a slot to a run and removing one: the slots behind it move by one, as one long shift of
+//! bits, up to the first free slot or, when removing, the first slot at its home.
 //!
 //! Offsets follow: every block that begins between the quotient's home and the end of the shift is
-//! reached by one slot more, or one less.
+//! reached by one slot more or less.
 
 use super::table::{LONG, REMAINDERS, SLOTS, Table, below};
 use crate::error::Result;
@@ -10,8 +10,8 @@ use crate::processor::{Plain, Processor};
 use std::ops::Range;
 
 impl Table {
-    /// [`Table::insert_slot`] where the run is known; a quotient without one has the empty range
-    /// at its start.
+    /// [`Table::insert_slot`] if the run is known; a quotient without one has the empty range at
+    /// its start.
     #[inline(always)]
     pub(crate) fn insert_on<P: Processor>(
         &mut self,
@@ -48,7 +48,7 @@ impl Table {
         }
         let last = if low == high { free % SLOTS } else { SLOTS - 1 };
         self.shift_up(low, position % SLOTS, last, remainder, u64::from(is_last));
-        // Every block between home and the slot that was free is passed by one slot more.
+        // Every block between the home and the formerly free slot is reached by one more slot.
         for block in home + 1..=high {
             let offset = self.stored_offset(block).saturating_add(1);
             self.set_offset(block, offset);
@@ -57,7 +57,7 @@ impl Table {
         Ok(position..free)
     }
 
-    /// [`Table::remove_slot`] where the run is known and has the position.
+    /// [`Table::remove_slot`] if the run is known and contains the position.
     #[inline(always)]
     pub(crate) fn remove_on<P: Processor>(
         &mut self,
@@ -89,8 +89,8 @@ impl Table {
         position + 1..stop
     }
 
-    /// Takes one from the offsets of blocks whose slots have already moved down. A long one has to
-    /// be counted again: from the block before it, so that a cluster is counted once.
+    /// Subtracts one from the offsets of blocks whose slots have already moved down. A long offset
+    /// is counted again from the previous block, so that a cluster is counted once.
     fn lower_offsets(&mut self, blocks: Range<u64>) {
         let mut end = None;
         for block in blocks {
@@ -111,8 +111,8 @@ impl Table {
         }
     }
 
-    /// Moves slots `first..last` of a block and their runends up by one, over what was in `last`,
-    /// and puts a remainder and a runend into `first`. A shift of one long number.
+    /// Moves slots `first..last` of a block and their runends up by one, overwriting `last`, and
+    /// puts a remainder and a runend into `first`. A shift of one long number.
     #[inline(always)]
     fn shift_up(&mut self, block: u64, first: u64, last: u64, remainder: u64, end: u64) {
         let touched = below(last + 1) & (u64::MAX << first);
@@ -140,8 +140,8 @@ impl Table {
         self.set_slot(block * SLOTS + first, remainder);
     }
 
-    /// Moves slots `first+1..=last` of a block and their runends down by one, over what was in
-    /// `first`, and puts a remainder and a runend into `last`.
+    /// Moves slots `first+1..=last` of a block and their runends down by one, overwriting `first`,
+    /// and puts a remainder and a runend into `last`.
     #[inline(always)]
     fn shift_down(&mut self, block: u64, first: u64, last: u64, remainder: u64, end: u64) {
         let touched = below(last + 1) & (u64::MAX << first);

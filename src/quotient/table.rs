@@ -1,4 +1,4 @@
-//! The slots of a rank-and-select quotient filter, whatever their remainders mean.
+//! The slots of a rank-and-select quotient filter, independent of the meaning of their remainders.
 //!
 //! A table has `Q` quotients, any number, and a little more than `Q` slots of `r` bits. The slots
 //! of one quotient are its *run*; runs stand in the order of their quotients, none before its
@@ -8,25 +8,24 @@
 //! start(q) = max(q, E(q))
 //! ```
 //!
-//! Two bits per slot tell where (Pandey et al. 2017, section 3): `occupieds[q]` says that `q` has
-//! a run, `runends[s]` that a run ends in slot `s`. The k-th occupied quotient owns the k-th
-//! runend, so a rank over the one and a select in the other finds any run. To count from near by,
-//! each block of 64 slots stores its *offset*: how many slots from its start belong to quotients
-//! of blocks before it, `max(0, E(64b) − 64b)`. An offset has 8 bits; 255 stands for "255 or
-//! more, count for yourself", which `long_offset` does.
+//! Two bits per slot store the positions (Pandey et al. 2017, section 3): `occupieds[q]` says that
+//! `q` has a run, `runends[s]` that a run ends in slot `s`. The k-th occupied quotient owns the
+//! k-th runend, so a rank over the one and a select in the other finds any run. To count from
+//! nearby, each block of 64 slots stores its *offset*: how many slots from its start belong to
+//! quotients of earlier blocks, `max(0, E(64b) − 64b)`. An offset has 8 bits; 255 stands for "255
+//! or more", which `long_offset` computes.
 //!
 //! A block is 8 bytes of occupieds, 8 of runends, 1 of offset and `8r` of remainders, lowest bits
 //! first: 2.125 + r bits per slot. Words are little-endian and unaligned; 8 zero bytes behind the
 //! last block let every slot be read by one 8-byte load.
 //!
-//! Slots in use and slots that are free: slot `s` is free where no run *pends*, that is where all
-//! quotients up to `s` have ended before `s`. Free slots and their runends are 0, always, so equal
-//! runs are equal bytes. The table is a line, not a circle; when a run must reach behind the last
-//! block, a tail of blocks without quotients is appended. See [`Table::as_bytes`] for how much of
-//! the tail is saved.
+//! Slot `s` is free if no run *pends*, that is if the runs of all quotients up to `s` end before
+//! `s`. Free slots and their runends are always 0, so equal runs have equal bytes. The table is a
+//! line, not a circle; if a run must reach behind the last block, a tail of blocks without
+//! quotients is appended. See [`Table::as_bytes`] for how much of the tail is saved.
 //!
-//! Siblings: `find.rs` finds runs and free slots, `shift.rs` makes and takes slots, `counts.rs`
-//! gives runs their meaning in [`Quotient`](super::Quotient), `open.rs` checks bytes from outside,
+//! Siblings: `find.rs` finds runs and free slots, `shift.rs` adds and removes slots, `counts.rs`
+//! gives runs their meaning in [`Quotient`](super::Quotient), `open.rs` checks untrusted bytes,
 //! `build.rs` writes a table from front to back.
 
 use crate::bits::{Buffer, prefetch};
@@ -37,11 +36,11 @@ use std::ops::Range;
 
 /// Slots per block: the bits of a word.
 pub(crate) const SLOTS: u64 = 64;
-/// Where a block's runends, offset and remainders begin.
+/// Positions of a block's runends, offset and remainders.
 const RUNENDS: usize = 8;
 const OFFSET: usize = 16;
 pub(super) const REMAINDERS: usize = 17;
-/// An offset that its byte cannot tell.
+/// An offset that does not fit its byte.
 pub(super) const LONG: u8 = u8::MAX;
 /// Zero bytes behind the last block.
 pub(super) const PADDING: usize = 8;
@@ -56,7 +55,7 @@ pub struct Table {
     stride: usize,
     pub(super) blocks: usize,
     pub(super) used: u64,
-    /// How many whole remainders any 8-byte load holds.
+    /// The number of complete remainders in any 8-byte load.
     pub(super) fit: u64,
     /// The lowest bit of each of `fit` remainders.
     pub(super) ones: u64,
@@ -69,12 +68,12 @@ pub(super) fn below(n: u64) -> u64 {
     if n >= 64 { u64::MAX } else { (1 << n) - 1 }
 }
 
-/// How many blocks the home slots of `quotients` take.
+/// The number of blocks for the home slots of `quotients`.
 pub(super) fn home_blocks(quotients: u64) -> u64 {
     quotients.div_ceil(SLOTS)
 }
 
-/// Refuses sizes that no table has.
+/// Refuses invalid sizes.
 pub(super) fn check_sizes(quotients: u64, remainder_bits: u32) -> Result<()> {
     if quotients == 0 {
         return Err(Error::Parameter("a quotient filter needs at least 1 quotient, not 0".into()));
@@ -114,14 +113,15 @@ impl Table {
         Table { quotients, remainder_bits, stride, blocks, used: 0, fit, ones, buffer }
     }
 
-    /// The table in memory of its own, or `None` if it is there already. A mapped file may have
-    /// changed since it was checked. Answers from it are wrong then, but insertions would follow
-    /// offsets and runs to anywhere: so before the first, the table is copied and checked again.
+    /// A copy of the table in owned memory, or `None` if it is already owned. A mapped file may
+    /// have changed since it was checked. Queries would then give wrong answers, but insertions
+    /// could follow offsets and runs anywhere: so before the first one, the table is copied and
+    /// checked again.
     pub(crate) fn out_of_mapping(&self) -> Option<Result<Buffer>> {
         self.buffer.is_mapped().then(|| Buffer::copied(self.buffer.as_slice()))
     }
 
-    /// `Q`: how many quotients, occupied or not.
+    /// `Q`: the number of quotients, occupied or not.
     pub fn quotients(&self) -> u64 {
         self.quotients
     }
@@ -131,35 +131,35 @@ impl Table {
         self.remainder_bits
     }
 
-    /// How many slots hold a remainder.
+    /// The number of slots that hold a remainder.
     pub fn used_slots(&self) -> u64 {
         self.used
     }
 
-    /// How many slots there are, the tail included.
+    /// The number of slots, the tail included.
     #[inline(always)]
     pub fn slots(&self) -> u64 {
         self.blocks as u64 * SLOTS
     }
 
-    /// The memory of the table in bytes, the whole tail included.
+    /// The memory of the table in bytes, the tail included.
     pub fn size_in_bytes(&self) -> usize {
         self.buffer.len()
     }
 
-    /// The bytes that say everything: the blocks that have quotients or slots in use, and the
-    /// padding. Equal runs give equal bytes, whatever was inserted and removed before.
+    /// The bytes to save: the blocks that have quotients or used slots, and the padding. Equal runs
+    /// give equal bytes, regardless of the history of insertions and removals.
     ///
-    /// A longer tail is not saved. Its first 8 bytes are occupieds, which are 0 behind the last
-    /// quotient, so they serve as the padding.
+    /// The rest of the tail is not saved. Its first 8 bytes are occupieds, which are 0 behind the
+    /// last quotient, so they serve as the padding.
     pub fn as_bytes(&self) -> &[u8] {
         let blocks = home_blocks(self.quotients).max(self.end().div_ceil(SLOTS)) as usize;
         &self.buffer.as_slice()[..blocks * self.stride + PADDING]
     }
 
-    /// The quotient of a hash and the 64 bits of its fraction, of which the remainder is the top:
-    /// with the hash as a number `h` below 2¹²⁸, the bits of `h·Q / 2¹²⁸` before and behind the
-    /// point. So `2Q` quotients move one bit from the front of the remainder to the quotient.
+    /// The quotient of a hash and the 64 bits of its fraction, whose top is the remainder: with the
+    /// hash as a number `h` below 2¹²⁸, the bits of `h·Q / 2¹²⁸` before and behind the point. So
+    /// `2Q` quotients move one bit from the front of the remainder to the quotient.
     #[inline(always)]
     pub fn split(&self, hash: Hash128) -> (u64, u64) {
         let q = u128::from(self.quotients);
@@ -174,7 +174,7 @@ impl Table {
         (quotient, fraction >> (64 - self.remainder_bits))
     }
 
-    /// Prefetches the cache lines that a visit to a quotient touches first.
+    /// Prefetches the cache lines that a query of a quotient reads first.
     #[inline(always)]
     pub fn prefetch(&self, quotient: u64) {
         let start = self.buffer.as_slice().as_ptr().wrapping_add(self.base(quotient / SLOTS));
@@ -182,9 +182,9 @@ impl Table {
         prefetch(start.wrapping_add(self.bit(quotient) / 8 + 8));
     }
 
-    /// Reads through one of `parts` equal parts.
-    pub fn read_through(&self, part: usize, parts: usize) {
-        self.buffer.read_through(self.buffer.part(part, parts));
+    /// Reads one of `parts` equal parts into the cache.
+    pub fn preload(&self, part: usize, parts: usize) {
+        self.buffer.preload(self.buffer.part(part, parts));
     }
 
     /// Whether the quotient has a run.
@@ -216,10 +216,10 @@ impl Table {
         self.set_word(at, kept | (remainder & mask) << (bit % 8));
     }
 
-    /// Fills the first of the free slots behind all others, for a table that is written from front
-    /// to back. It reads one byte only: an 8-byte load would overlap the store before it and wait
-    /// for that to reach the cache. What the store spills over is the rest of this block and the
-    /// occupieds of the next, both still 0.
+    /// Fills the first free slot behind all others, for a table written from front to back. It
+    /// reads only one byte: an 8-byte load would overlap the previous store and wait for it to
+    /// reach the cache. The store spills over the rest of this block and the occupieds of the next,
+    /// both still 0.
     #[inline(always)]
     pub(super) fn append_slot(&mut self, index: u64, remainder: u64) {
         let bit = self.bit(index);
@@ -228,9 +228,9 @@ impl Table {
         self.set_word(at, shared | remainder << (bit % 8));
     }
 
-    /// Makes a slot for `remainder` at `position` in the run of `quotient`, which may be its end,
-    /// or, for a quotient without a run, [`Table::start`]. Returns the slots that moved up by one.
-    /// Refuses, and changes nothing, where the position is not in the run or memory is missing.
+    /// Adds a slot for `remainder` at `position` in the run of `quotient`, possibly its end, or,
+    /// for a quotient without a run, at [`Table::start`]. Returns the slots that moved up by one.
+    /// Fails, and changes nothing, if the position is not in the run or memory is missing.
     pub fn insert_slot(
         &mut self,
         quotient: u64,
@@ -249,8 +249,8 @@ impl Table {
         })
     }
 
-    /// Takes the slot at `position` out of the run of `quotient`. Returns the slots that moved
-    /// down by one. Refuses, and changes nothing, where the position is not in the run.
+    /// Removes the slot at `position` from the run of `quotient`. Returns the slots that moved down
+    /// by one. Fails, and changes nothing, if the position is not in the run.
     pub fn remove_slot(&mut self, quotient: u64, position: u64) -> Result<Range<u64>> {
         on_best!(p => {
             let run = self.run_on(p, quotient).filter(|run| run.contains(&position));
@@ -261,12 +261,12 @@ impl Table {
         })
     }
 
-    /// Where the run of a quotient below `Q` starts, or would start.
+    /// The start of the run of a quotient below `Q`, or where it would start.
     pub fn start(&self, quotient: u64) -> u64 {
         on_best!(p => self.start_on(p, quotient))
     }
 
-    /// Behind the last slot in use, or the start of the last quotient's block if that is later.
+    /// The end of the used slots, or the start of the last quotient's block if that is later.
     pub(crate) fn end(&self) -> u64 {
         let last = (self.quotients - 1) / SLOTS;
         self.end_in(Plain, last, self.occupieds(last))
@@ -284,14 +284,14 @@ impl Table {
         runs
     }
 
-    /// Makes sure that slots up to `end` exist.
+    /// Ensures that slots up to `end` exist.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, end: u64) -> Result<()> {
         if end <= self.slots() { Ok(()) } else { self.append_blocks(end.div_ceil(SLOTS)) }
     }
 
-    /// Makes it at least this many blocks. A tail that doubles is copied a logarithmic number of
-    /// times.
+    /// Extends the table to at least this many blocks. The tail doubles, so it is copied a
+    /// logarithmic number of times.
     #[cold]
     fn append_blocks(&mut self, needed: u64) -> Result<()> {
         let present = self.blocks as u64;
@@ -306,12 +306,12 @@ impl Table {
 /// See [`Table::runs`].
 pub struct Runs<'a> {
     table: &'a Table,
-    /// Behind the last quotient.
+    /// The end of the quotients.
     stop: u64,
     block: u64,
-    /// Those of the block that are still to come.
+    /// The occupied quotients of the block that are still to come.
     occupieds: u64,
-    /// Behind the last run, or before it.
+    /// The end of the last run, or a position before it.
     at: u64,
 }
 

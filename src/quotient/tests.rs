@@ -47,7 +47,7 @@ fn built(quotients: u64, bits: u32, model: &Model) -> Quotient {
     Quotient::from_sorted(quotients, bits, sorted).unwrap()
 }
 
-/// Everything that a filter says, against what it should hold.
+/// Compares all answers of a filter with its expected content.
 fn check(filter: &Quotient, model: &Model, random: &mut Random) {
     let (quotients, bits) = (filter.quotients(), filter.remainder_bits());
     assert_eq!(filter.distinct(), model.len() as u64);
@@ -85,7 +85,7 @@ fn check(filter: &Quotient, model: &Model, random: &mut Random) {
     assert_eq!(again.used_slots(), filter.used_slots());
 }
 
-/// How the keys of a test fall.
+/// The distribution of the keys of a test.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     Uniform,
@@ -108,7 +108,7 @@ fn draw(shape: Shape, quotients: u64, bits: u32, random: &mut Random) -> (u64, u
     };
     let remainder = match shape {
         Shape::Repeated => random.below(4.min(1 << bits)),
-        // Zeros and small remainders are where counters look like remainders.
+        // Zeros and small remainders look most like counters.
         _ if random.below(8) == 0 => random.below(3.min(1 << bits)),
         _ => random.below(1 << bits),
     };
@@ -187,8 +187,8 @@ fn behaves_like_a_map_of_counts() {
     }
 }
 
-/// Well over a thousand keys of one quotient, so that offsets are long over dozens of blocks, and life
-/// around them.
+/// More than a thousand keys of one quotient, so that offsets are long over dozens of blocks, and
+/// updates around them.
 #[test]
 fn long_clusters_keep_their_place() {
     for (quotients, bits, crowded) in [(3000, 16, 700), (3000, 12, 2999), (70, 13, 3)] {
@@ -221,7 +221,7 @@ fn long_clusters_keep_their_place() {
     }
 }
 
-/// The ranges that insert_slot and remove_slot return move a parallel array as the slots moved.
+/// The ranges that insert_slot and remove_slot return describe how the slots moved.
 #[test]
 fn moved_ranges_are_what_moved() {
     let mut random = Random(5);
@@ -317,8 +317,8 @@ fn sizes_and_inputs_out_of_bounds_are_refused() {
     assert!(a.double().unwrap().double().unwrap().merge(&a).is_ok());
 }
 
-/// Exactly the stored fingerprints answer, so the rate of random hashes is α within six standard
-/// deviations of its binomial.
+/// Exactly the stored fingerprints are accepted, so the rate of random hashes is α within six
+/// standard deviations of its binomial.
 #[test]
 fn rate_is_the_share_of_fingerprints() {
     let mut random = Random(3);
@@ -336,7 +336,7 @@ fn rate_is_the_share_of_fingerprints() {
     assert!((found - n * rate).abs() < 6.0 * (n * rate * (1.0 - rate)).sqrt());
 }
 
-/// A table from damaged bytes is refused or as good as any: it opens as what it holds, and lives.
+/// A damaged table is refused, or opens as a valid one and works.
 #[test]
 fn flipped_bytes_are_refused_or_harmless() {
     let mut random = Random(9);
@@ -372,7 +372,7 @@ fn flipped_bytes_are_refused_or_harmless() {
             for flip in [1, 2, 4, 8, 16, 32, 64, 128, 255, random.next() as u8 | 1] {
                 let mut damaged = bytes.to_vec();
                 damaged[at] ^= flip;
-                // Whoever writes the file also chooses what it says about itself.
+                // An attacker also chooses the counts in the header.
                 for (len, distinct) in [(len, distinct), (len + 1, distinct), (len - 1, distinct)] {
                     let Ok(mut filter) = open(&damaged, quotients, bits, len, distinct) else {
                         continue;

@@ -1,18 +1,20 @@
-//! What builds: equations level by level, then all of them solved.
+//! Building: equations are distributed level by level, then all are solved.
 //!
-//! **Bumping.** A level has a little less room than equations, and takes them bucket by bucket from
-//! the first to the last; within a bucket from the last start to the first. Where one contradicts
-//! those before it, the bucket gets the least threshold above its start, and every equation that
-//! starts below is bumped to the next level, also those that had found room. So what does not fit is
-//! not a failure but smaller, and next to no slot stays empty (Dillinger et al. 2022, section 4).
+//! **Bumping.** A level has slightly fewer slots than equations, and takes them bucket by bucket
+//! from the first to the last; within a bucket from the last start to the first. If an equation
+//! contradicts earlier ones, the bucket gets the lowest threshold above its start, and every
+//! equation that starts below is bumped to the next level, even if it was already placed. So
+//! equations that do not fit are not a failure but a smaller level, and next to no slot stays empty
+//! (Dillinger et al. 2022, section 4).
 //!
-//! **The last level** takes what was bumped to it as a ribbon of width 256, which up to 256 slots is
-//! a dense system: n random equations in n + e unknowns are solvable with probability above
-//! 1 − 2^−e. It tries one independent hash after the other and has more room from time to time, so
-//! it always ends. Its extra column is solved in the same way, for those that have it.
+//! **The last level** takes all equations bumped to it as a ribbon of width 256, which up to 256
+//! slots is a dense system: n random equations in n + e unknowns are solvable with probability
+//! above 1 − 2^−e. It tries independent hashes one after the other and gets more slots from time to
+//! time, so it always ends. Its extra column is solved in the same way, for the equations that have
+//! it.
 //!
 //! **The extra column** of a level is solved for all equations, as if each had it; but only from
-//! the last slot to the first that stores it. Equations that start there never look further back.
+//! the last slot to the first that stores it. Equations that start there never reach further back.
 
 use super::mask;
 use super::shape::{BUCKET, Layout, Shape, Sizes, THRESHOLDS};
@@ -23,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::hash::Hash128;
 use crate::processor::on_best;
 
-/// An equation: what a key's slots must add up to.
+/// An equation: the sum that a key's slots must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Equation {
     /// The hash that places it.
@@ -32,22 +34,22 @@ pub struct Equation {
     pub value: u32,
 }
 
-/// A level and what it could not take.
+/// A level and the equations that it could not take.
 struct Bumped {
     system: System<u64>,
     codes: Vec<u64>,
     rest: Vec<Equation>,
 }
 
-/// Solves equations that come in the order of their hashes; the hashes are distinct and values
-/// have as many bits as there are columns, and one more for an extra one. What `sizes` says of the
-/// last level is found here.
+/// Solves equations in the order of their hashes; the hashes are distinct, and values have as many
+/// bits as there are columns, and one more for an extra one. The last level's part of `sizes` is
+/// determined here.
 pub fn solve(
     layout: Layout,
     sizes: Sizes<'_>,
     equations: impl Iterator<Item = Equation>,
 ) -> Result<Solution> {
-    // Checked before any room is taken for it.
+    // Checked before any memory is allocated for it.
     let Shape { levels, .. } = Shape::new(layout, sizes)?;
     let (mut systems, mut rest) = (Vec::new(), Vec::new());
     match levels.split_first() {
@@ -83,7 +85,7 @@ pub fn solve(
     Ok(Solution::new(shape, bits))
 }
 
-/// Takes what fits into a level.
+/// Places the equations that fit into a level.
 fn bump(slots: u64, equations: impl Iterator<Item = Equation>) -> Result<Bumped> {
     let starts = slots - 64;
     let buckets = starts.div_ceil(BUCKET);
@@ -105,8 +107,8 @@ fn bump(slots: u64, equations: impl Iterator<Item = Equation>) -> Result<Bumped>
 }
 
 impl Bumped {
-    /// Takes the equations of a bucket, from the last, or bumps the first of them; `taken` is
-    /// scratch for the slots of those that it took.
+    /// Places the equations of a bucket, from the last, or bumps the first of them; `taken` is
+    /// scratch memory for the slots of the placed ones.
     fn take(
         &mut self,
         starts: u64,
@@ -139,15 +141,15 @@ impl Bumped {
     }
 }
 
-/// How many slots the last level has for this many equations at an attempt: one more than equations
-/// while it is dense, one in 64 more beyond, where fluctuations between its parts need room; and
-/// a little more after every few attempts that failed.
+/// The number of slots of the last level for this many equations at an attempt: one more than
+/// equations while it is dense, one in 64 more beyond, to absorb fluctuations between its parts;
+/// and a little more after every few failed attempts.
 fn last_slots(equations: u64, attempt: u64) -> u64 {
     let spread = equations.saturating_sub(Wide::WIDTH) / 64;
     equations + 1 + spread + attempt / 4 * (1 + equations / 256)
 }
 
-/// The last level or its extra column in echelon form, and the attempt that it took; `hashed` is
+/// The last level or its extra column in echelon form, and the attempt that succeeded; `hashed` is
 /// the hash of an attempt.
 fn solvable(
     equations: &[Equation],
@@ -178,7 +180,7 @@ fn solvable(
     Err(Error::Parameter("two keys with the same hash have different values".into()))
 }
 
-/// Solves every level into its place.
+/// Solves every level in its place.
 #[inline(always)]
 fn write(
     shape: &Shape,

@@ -1,4 +1,4 @@
-//! A static function: the exact value of each of its keys, anything for others.
+//! A static function: the exact value of each of its keys, arbitrary values for others.
 
 use super::AHEAD;
 use super::build::{Equation, solve};
@@ -27,13 +27,13 @@ pub struct Function {
 }
 
 impl Function {
-    /// The function with these values, from the slots of each level that bumps; equations are
-    /// sorted and their hashes distinct.
+    /// Builds the function with these values, given the slots of each level that bumps; equations
+    /// are sorted and their hashes distinct.
     pub fn build(bits: u32, levels: &[u64], equations: &[Equation]) -> Result<Function> {
-        let most = super::mask(bits);
-        if let Some(large) = equations.iter().find(|equation| equation.value > most) {
+        let max = super::mask(bits);
+        if let Some(large) = equations.iter().find(|equation| equation.value > max) {
             let message =
-                format!("values must be at most {most} for {bits} bits, not {}", large.value);
+                format!("values must be at most {max} for {bits} bits, not {}", large.value);
             return Err(Error::Parameter(message));
         }
         let sizes = Sizes { columns: bits, levels, ..Sizes::default() };
@@ -91,7 +91,7 @@ impl Function {
     }
 }
 
-/// It is kept as filters are, but does not know its keys: all may be there.
+/// A function is saved like a filter but does not know its keys: it accepts all.
 impl Kernel for Function {
     fn kind(&self) -> &'static Kind {
         &KIND
@@ -117,10 +117,10 @@ impl Kernel for Function {
         Ok(Arc::new(Function { solution: self.solution.copy()?, count: self.count }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let own = u64::from(self.bits());
         let parameters = std::iter::once(own).chain(self.solution.sizes()).collect();
         let sections = vec![self.solution.section()];
-        look(Content { parameters, count: self.count, capacity: None, sections });
+        visit(Content { parameters, count: self.count, capacity: None, sections });
     }
 }

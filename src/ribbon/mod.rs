@@ -1,9 +1,9 @@
 //! Ribbon: a value of r bits per key, stored as the solution of linear equations.
 //!
-//! A solution is m slots of r bits. A key's hash names a few slots near each other, and the sum
-//! (exclusive or) of those slots is the key's value: one equation over GF(2) per key. Since any
-//! value can be chosen, the same machinery makes a filter, [`Ribbon`], where the value is a
-//! fingerprint taken from the hash, and a static function, [`Function`], where the caller gives it.
+//! A solution is m slots of r bits. A key's hash selects a few slots near each other, and the sum
+//! (exclusive or) of these slots is the key's value: one equation over GF(2) per key. Since values
+//! are arbitrary, the same method gives a filter, [`Ribbon`], where the value is a fingerprint
+//! taken from the hash, and a static function, [`Function`], where the caller provides it.
 //!
 //! Invariant: every key's equation holds. An absent key's equation holds by chance:
 //!
@@ -11,22 +11,22 @@
 //! α = 2^−r      at m·r bits, m/n ≈ 1.005: close to the log2(1/α) bits per key that any filter needs
 //! ```
 //!
-//! Rates between are mixtures: a share g of the starts has one column more, which costs at most
+//! Rates in between are mixtures: a share g of the starts has one column more, which costs at most
 //! 0.086 bits per key over log2(1/α) (g = 0.557):
 //!
 //! ```text
 //! α = 2^−r·(1 − g/2)      at m·(r + g) bits
 //! ```
 //!
-//! Equations are kept narrow so that building takes linear time and a query touches two words per
-//! column: a row starts at slot ⌊hi·starts/2⁶⁴⌋ and has the coefficients lo, the first of them set
-//! (Dillinger, Walzer 2021). What does not fit is bumped, bucket by bucket, to a smaller level, so
-//! that a level can be full and building never fails (Dillinger, Hübschle-Schneider, Sanders, Walzer
-//! 2022). The last level is a few thousand equations at most, with rows of 256.
+//! Equations are narrow so that building takes linear time and a query reads two words per column:
+//! a row starts at slot ⌊hi·starts/2⁶⁴⌋ and has the coefficients lo, the first of them set
+//! (Dillinger, Walzer 2021). Equations that do not fit are bumped, bucket by bucket, to a smaller
+//! level, so that a level can be full and building never fails (Dillinger, Hübschle-Schneider,
+//! Sanders, Walzer 2022). The last level has a few thousand equations at most, with rows of 256.
 //!
-//! In reading order: `shape.rs` (where everything lies), `solution.rs` (query), this file (the
-//! filter), `function.rs` (the function), `system.rs` (equations as they come, and their solution),
-//! `build.rs` (bumping, the last level).
+//! In reading order: `shape.rs` (the memory layout), `solution.rs` (query), this file (the filter),
+//! `function.rs` (the function), `system.rs` (equations and their solution), `build.rs` (bumping,
+//! the last level).
 
 mod build;
 mod function;
@@ -59,12 +59,12 @@ pub static KIND: Kind = Kind {
         Ok(Arc::new(Ribbon::from_frame(head, sections, opening.own)?))
     })
 };
-/// How many keys ahead of the answer its words are prefetched.
+/// How many keys ahead words are prefetched.
 const AHEAD: usize = 16;
-/// In a frame, added to the number of the layout where there is an extra column.
+/// In a frame, added to the number of the layout if there is an extra column.
 const EXTRA: u64 = 2;
 
-/// The value that a key of the filter has: bits of the high half that hardly place it (the start
+/// The value of a key of the filter: bits of the high half that hardly affect its place (the start
 /// is its top bits), so independent of its equation.
 #[inline(always)]
 pub fn fingerprint(hash: Hash128) -> u32 {
@@ -84,8 +84,8 @@ pub struct Ribbon {
 }
 
 impl Ribbon {
-    /// The filter of these distinct hashes; of `sizes`, the columns, the share with one more and the
-    /// levels that bump.
+    /// Builds the filter of these distinct hashes; from `sizes`, it takes the columns, the share
+    /// with one more and the levels that bump.
     pub fn build(layout: Layout, sizes: Sizes<'_>, hashes: &Distinct) -> Result<Ribbon> {
         let mask = mask(sizes.columns + u32::from(sizes.share > 0));
         let equations = hashes.partitions().flat_map(|partition| {
@@ -109,17 +109,17 @@ impl Ribbon {
         let mut sizes = Sizes { columns: columns(whole)?, ..Sizes::default() };
         if form & EXTRA != 0 {
             let Some((&[share, extra_attempt, extra], others)) = rest.split_first_chunk() else {
-                return Err(damaged("it lacks parameters"));
+                return Err(damaged("parameters are missing"));
             };
             let share = u32::try_from(share).ok().filter(|&share| share > 0);
-            let share = share.ok_or_else(|| damaged("its extra column is for no share"))?;
+            let share = share.ok_or_else(|| damaged("the share of its extra column is invalid"))?;
             (sizes, rest) = (Sizes { share, extra, extra_attempt, ..sizes }, others);
         }
         let solution = Solution::from_frame(layout, Some(kept), sizes, rest, sections, own)?;
         Ok(Ribbon { solution, count: head.count })
     }
 
-    /// How its columns lie.
+    /// The order of its columns.
     pub fn layout(&self) -> Layout {
         self.solution.shape.layout
     }
@@ -129,7 +129,7 @@ impl Ribbon {
         (self.solution.shape.slots, self.solution.shape.kept)
     }
 
-    /// Columns that all slots were built with, and the share of the starts, of 2³², with one more.
+    /// The columns of all slots, and the share of the starts with one more, in units of 2⁻³².
     pub fn columns(&self) -> (u32, u32) {
         (self.solution.shape.columns, self.solution.shape.share)
     }
@@ -165,8 +165,8 @@ impl Kernel for Ribbon {
         by_high_half(hashes, out)
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
-        self.solution.read_through(part, parts);
+    fn preload(&self, part: usize, parts: usize) {
+        self.solution.preload(part, parts);
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
@@ -190,7 +190,7 @@ impl Kernel for Ribbon {
         Ok(Arc::new(Ribbon { solution: self.solution.copy()?, count: self.count }))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let shape = &self.solution.shape;
         let form = shape.layout as u64 | if shape.share > 0 { EXTRA } else { 0 };
         let mut parameters = vec![form, u64::from(shape.columns), shape.kept];
@@ -199,6 +199,6 @@ impl Kernel for Ribbon {
         }
         parameters.extend(self.solution.sizes());
         let sections = vec![self.solution.section()];
-        look(Content { parameters, count: self.count, capacity: None, sections });
+        visit(Content { parameters, count: self.count, capacity: None, sections });
     }
 }

@@ -1,4 +1,4 @@
-//! Where everything of a solution lies in its one stretch of 64-bit words.
+//! The layout of a solution in one array of 64-bit words.
 //!
 //! ```text
 //! codes      per level two bits per bucket, each level from a word of its own; then to a line's end
@@ -8,38 +8,39 @@
 //! extra      slots of the last level's own system for the extra column, in both layouts
 //! ```
 //!
-//! By columns, the string may be cut anywhere: `kept` bits of it are there.
+//! By columns, the string may be truncated anywhere: its first `kept` bits are present.
 //!
 //! **The extra column.** A share g of all starts has one column more than the others, so that any
 //! rate is possible: 2^−r·(1 − g/2) at r + g columns. In a level these are the last starts. Rows
 //! only reach forward, so a row that starts there finds the extra column in every slot that it
-//! meets, and only the slots from there on (`wide` of them) need it. Rows of the last level reach
-//! all of it or a large part, so its extra column is a system of its own, for those hashes that
-//! start in the last share of it.
+//! reaches, and only the slots from there on (`wide` of them) need it. Rows of the last level reach
+//! all or a large part of it, so its extra column is a separate system, for the hashes that start
+//! in the last share of it.
 
 use crate::bits::LINE;
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
 use crate::ribbon::system::{Row, Wide};
 
-/// The most columns: values have up to 32 bits.
+/// Maximum number of columns: values have up to 32 bits.
 pub const MAX_COLUMNS: u32 = 32;
 /// Starts per bucket, whose rows are bumped together; see [`THRESHOLDS`].
 pub const BUCKET: u64 = 128;
-/// By code of a bucket: rows that start below this slot of it are bumped. From trying pairs of
+/// By code of a bucket: rows that start below this slot of it are bumped. From trials of pairs of
 /// multiples of four at 4 to 7 % more equations than slots: 0.04 to 0.09 % of the slots stay empty
 /// for any pair near this one, and bucket sizes of 64 and 192 do no better with their codes.
 pub const THRESHOLDS: [u64; 4] = [0, 16, 40, BUCKET];
-/// Levels that bump; each is about a twentieth of the one before, so few are ever needed.
+/// Maximum number of levels that bump; each is about a twentieth of the one before, so few are ever
+/// needed.
 const MAX_LEVELS: usize = 16;
-/// Slots of a level: far above what fits in memory, far below what overflows.
+/// Maximum number of slots per level: far more than memory, far less than would overflow.
 const MAX_SLOTS: u64 = 1 << 42;
 const WORDS_PER_LINE: usize = LINE / 8;
 
-/// How the columns of the solution lie to each other.
+/// The order of the columns of the solution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Those of a slot together: the fastest.
+    /// The columns of a slot together: the fastest.
     Interleaved,
     /// One after the other: columns can be dropped from the end.
     Columns,
@@ -70,18 +71,18 @@ impl Layout {
 /// A level whose rows are 64 wide and may be bumped to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// Its unknowns, in whole blocks of 64.
+    /// The number of its unknowns, in complete blocks of 64.
     pub slots: u64,
-    /// How many of them start rows. One less than could: a row never ends with the last slot, so
-    /// the block behind the one it starts in always exists.
+    /// The number of slots where rows start. One less than possible: a row never ends with the last
+    /// slot, so the block after the one where it starts always exists.
     pub starts: u64,
     /// The word of its first code.
     pub codes: usize,
-    /// How many slots of the column come before its own.
+    /// The number of slots of the column before its own.
     pub offset: u64,
-    /// How many of its slots, at its end, have the extra column; in whole blocks.
+    /// The number of its slots, at its end, with the extra column; in complete blocks.
     pub wide: u64,
-    /// How many slots of the extra column come before its own.
+    /// The number of slots of the extra column before its own.
     pub wide_offset: u64,
     /// The word at which an interleaved level begins.
     pub first: usize,
@@ -98,34 +99,34 @@ impl Level {
 /// The last level, whose rows are 256 wide (or all of it) and never bumped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Last {
-    /// Its unknowns; none where no key has come so far.
+    /// The number of its unknowns; 0 if no key reached it.
     pub slots: u64,
-    /// Which of the independent hashes made its equations solvable.
+    /// The number of the independent hash that made its equations solvable.
     pub attempt: u64,
-    /// How many slots of the column come before its own.
+    /// The number of slots of the column before its own.
     pub offset: u64,
 }
 
 impl Last {
-    /// How many slots a row reaches.
+    /// The number of slots that a row reaches.
     #[inline(always)]
     pub fn width(&self) -> u64 {
         self.slots.min(Wide::WIDTH)
     }
 
-    /// How many slots start rows.
+    /// The number of slots where rows start.
     #[inline(always)]
     pub fn starts(&self) -> u64 {
         self.slots - self.width() + 1
     }
 }
 
-/// What a shape follows from.
+/// The parameters of a shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes<'a> {
     /// Columns that all slots have (r).
     pub columns: u32,
-    /// The share of the starts that have the extra column (g), of 2³².
+    /// The share of the starts that have the extra column (g), in units of 2⁻³².
     pub share: u32,
     /// Slots of each level that bumps.
     pub levels: &'a [u64],
@@ -139,14 +140,14 @@ pub struct Sizes<'a> {
     pub extra_attempt: u64,
 }
 
-/// Sizes of a solution, and what follows from them.
+/// Sizes of a solution, and the positions derived from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// How columns lie.
+    /// The order of the columns.
     pub layout: Layout,
     /// Columns that all slots have (r).
     pub columns: u32,
-    /// The share of the starts that have the extra column (g), of 2³².
+    /// The share of the starts that have the extra column (g), in units of 2⁻³².
     pub share: u32,
     /// The levels that bump.
     pub levels: Vec<Level>,
@@ -156,7 +157,7 @@ pub struct Shape {
     pub extra: Last,
     /// Slots of all levels: bits of a column.
     pub slots: u64,
-    /// Bits of the solution that are there; all unless it was cut.
+    /// Bits of the solution that are present; all unless it was truncated.
     pub kept: u64,
     /// The word at which the solution begins.
     pub solution: usize,
@@ -165,13 +166,13 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of a whole solution of these sizes, or the reason why it cannot be.
+    /// The shape of a complete solution of these sizes, or an error that says why it is invalid.
     pub fn new(layout: Layout, sizes: Sizes<'_>) -> Result<Shape> {
         let Sizes { columns, share, levels, last, attempt, extra, extra_attempt } = sizes;
         let refuse = |message: String| Err(Error::Parameter(message));
-        let (least, most) = if share == 0 { (1, MAX_COLUMNS) } else { (0, MAX_COLUMNS - 1) };
-        if !(least..=most).contains(&columns) {
-            return refuse(format!("columns must be from {least} to {most}, not {columns}"));
+        let (min, max) = if share == 0 { (1, MAX_COLUMNS) } else { (0, MAX_COLUMNS - 1) };
+        if !(min..=max).contains(&columns) {
+            return refuse(format!("columns must be from {min} to {max}, not {columns}"));
         }
         if levels.len() > MAX_LEVELS {
             return refuse(format!("levels must be at most {MAX_LEVELS}, not {}", levels.len()));
@@ -210,24 +211,24 @@ impl Shape {
         Ok(Shape { layout, columns, share, levels, last, extra, slots, kept, solution, last_at })
     }
 
-    /// The same cut to `kept` bits of the solution, or the reason why not.
+    /// The same truncated to `kept` bits of the solution, or an error that says why not.
     pub fn cut(self, kept: u64) -> Result<Shape> {
         if kept > self.kept || (kept < self.kept && self.layout != Layout::Columns) {
-            let most = self.kept;
+            let max = self.kept;
             let message =
-                format!("kept must be at most {most}, and less only with columns, not {kept}");
+                format!("kept must be at most {max}, and less only with columns, not {kept}");
             return Err(Error::Parameter(message));
         }
         Ok(Shape { kept, ..self })
     }
 
-    /// Words of the whole.
+    /// Words in total.
     pub fn words(&self) -> usize {
-        // The bits of the last level follow whole words, so rounding up once is enough.
+        // The bits of the last level follow complete words, so rounding up once is enough.
         self.solution + self.kept.div_ceil(64) as usize
     }
 
-    /// Bits of the whole: the codes, and what is kept of the solution.
+    /// Bits in total: the codes, and the kept part of the solution.
     pub fn bits(&self) -> u64 {
         let buckets: u64 = self.levels.iter().map(|level| level.starts.div_ceil(BUCKET)).sum();
         2 * buckets + self.kept
@@ -239,14 +240,14 @@ impl Shape {
         self.slots * u64::from(self.columns)
     }
 
-    /// Whether a hash that has come to the last level has the extra column.
+    /// Whether a hash that reached the last level has the extra column.
     #[inline(always)]
     pub fn has_extra(&self, hash: Hash128) -> bool {
         (hash.hi >> 32) + u64::from(self.share) >= 1 << 32
     }
 
-    /// The bit of the solution, as a string, at which `column` of the last level begins; it is one
-    /// of those that all slots have.
+    /// The bit of the solution, as a string, where `column` of the last level begins; `column` is
+    /// one of those that all slots have.
     #[inline(always)]
     pub fn last_bit(&self, column: u32) -> u64 {
         let column = u64::from(column);
@@ -259,8 +260,8 @@ impl Shape {
     }
 }
 
-/// How many slots of a level have the extra column: one block more than this share of the blocks
-/// that rows start in, for those rows reach the next.
+/// The number of slots of a level with the extra column: this share of the blocks where rows start,
+/// and one block more, which their rows reach.
 fn wide_slots(slots: u64, share: u32) -> u64 {
     let starting = u128::from(slots / 64 - 1) * u128::from(share);
     if share == 0 { 0 } else { 64 * (1 + starting.div_ceil(1 << 32) as u64) }

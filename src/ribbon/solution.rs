@@ -1,8 +1,9 @@
-//! What answers: the value of a hash from the solved slots.
+//! Queries: the value of a hash from the solved slots.
 //!
 //! A hash finds its level by the codes, its start and row there by its halves, and bit j of its
-//! value is the product of the row and the slots of column j. Of a cut solution, a row that reaches
-//! beyond what is kept has no bit to tell in that column, nor one without the extra column there.
+//! value is the product of the row and the slots of column j. In a truncated solution, a row that
+//! reaches beyond the kept bits of a column has no bit there; neither has a row without the extra
+//! column in that column.
 
 use super::mask;
 use super::shape::{BUCKET, Last, Layout, Level, Shape, Sizes, THRESHOLDS};
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{Hash128, mix13};
 
-/// Where the hashes of levels are remixed from; no other structure uses these domains.
+/// The domain of the remixed hashes of levels; no other structure uses it.
 const DOMAIN: u64 = 0x7269_6262_6F6E_0000;
 /// The domain of the last level's first attempt.
 const DOMAIN_LAST: u64 = DOMAIN + 0x100;
@@ -20,7 +21,7 @@ const DOMAIN_LAST: u64 = DOMAIN + 0x100;
 const DOMAIN_EXTRA: u64 = DOMAIN + 0x8000;
 /// log2 of the bytes of a piece with its own checksum, by columns.
 const PIECE: u32 = 12;
-/// The most columns that are prefetched: an absent key needs two on average.
+/// Maximum number of columns that are prefetched: an absent key needs two on average.
 const FETCHED_COLUMNS: u32 = 4;
 
 /// The hash of the next level, counted from 1.
@@ -29,14 +30,14 @@ pub fn next_level(hash: Hash128, level: usize) -> Hash128 {
     hash.remix(DOMAIN + level as u64)
 }
 
-/// The hash of the last level. Each half takes both of before: hashes that share one, however many,
-/// still differ in their starts and in their rows.
+/// The hash for the last level. Each half depends on both halves of the previous hash: hashes that
+/// share one, however many, still differ in their starts and in their rows.
 #[inline(always)]
 pub fn last_level(hash: Hash128, attempt: u64) -> Hash128 {
     crossed(hash.remix(DOMAIN_LAST.wrapping_add(attempt)))
 }
 
-/// The hash of the extra column of the last level, from the hash there.
+/// The hash for the extra column of the last level, from the hash there.
 #[inline(always)]
 pub fn extra_level(hash: Hash128, attempt: u64) -> Hash128 {
     crossed(hash.remix(DOMAIN_EXTRA.wrapping_add(attempt)))
@@ -47,7 +48,7 @@ fn crossed(Hash128 { hi, lo }: Hash128) -> Hash128 {
     Hash128 { hi: mix13(hi.wrapping_add(lo)), lo: hi ^ lo.rotate_left(32) }
 }
 
-/// The row of a hash in a level: the first coefficient is always there.
+/// The row of a hash in a level: the first coefficient is always set.
 #[inline(always)]
 pub fn row(hash: Hash128) -> u64 {
     hash.lo | 1
@@ -69,7 +70,7 @@ pub struct Solution {
     bits: Buffer,
 }
 
-/// Where the equation of a hash is.
+/// The equation of a hash.
 enum Place<'a> {
     Level(&'a Level, Hash128),
     Last(Hash128),
@@ -81,8 +82,8 @@ impl Solution {
         Solution { shape, bits }
     }
 
-    /// From what a frame says; the parameters behind those that `layout`, `kept` and `sizes` came
-    /// from are the attempt, the last level's slots and those of each level.
+    /// Opens the solution of a frame. After the parameters for `layout`, `kept` and `sizes` come
+    /// the attempt, the slots of the last level and of each level.
     pub fn from_frame(
         layout: Layout,
         kept: Option<u64>,
@@ -92,17 +93,17 @@ impl Solution {
         own: impl FnOnce(&[u8]) -> Result<Buffer>,
     ) -> Result<Solution> {
         let (&[attempt, last, ref levels @ ..], [section]) = (rest, sections) else {
-            return Err(damaged("it lacks parameters, or does not have one section"));
+            return Err(damaged("parameters or its section are missing"));
         };
         let shape = Shape::new(layout, Sizes { levels, last, attempt, ..sizes })
             .and_then(|shape| kept.map_or(Ok(shape.clone()), |kept| shape.cut(kept)))
             .map_err(|error| damaged(&error.to_string()))?;
         if section.piece != piece(layout) {
-            return Err(damaged("its pieces are not those of its layout"));
+            return Err(damaged("its pieces do not match its layout"));
         }
         if section.kind != SECTION_BITS || Some(section.bytes.len()) != shape.words().checked_mul(8)
         {
-            return Err(damaged("its bits are not as long as its parameters say"));
+            return Err(damaged("the length of its bits does not match its parameters"));
         }
         let rest = shape.kept % 64;
         let end = section.bytes.last_chunk::<8>().map_or(0, |word| u64::from_le_bytes(*word));
@@ -112,7 +113,7 @@ impl Solution {
         Ok(Solution::new(shape, own(section.bytes)?))
     }
 
-    /// What a frame holds behind the kind's own parameters.
+    /// The parameters of a frame after the kind's own.
     pub fn sizes(&self) -> impl Iterator<Item = u64> {
         let last = [self.shape.last.attempt, self.shape.last.slots];
         last.into_iter().chain(self.shape.levels.iter().map(|level| level.slots))
@@ -154,7 +155,7 @@ impl Solution {
         self.word(at) >> rest | self.word(at + 1) << 1 << (63 - rest)
     }
 
-    /// The first start that is not bumped in the bucket of one.
+    /// The first start of a bucket that is not bumped.
     #[inline(always)]
     fn threshold(&self, level: &Level, bucket: u64) -> u64 {
         let codes = self.word(level.codes + (bucket / 32) as usize);
@@ -175,7 +176,7 @@ impl Solution {
         Place::Last(last_level(hash, self.shape.last.attempt))
     }
 
-    /// Prefetches what most hashes need: their place in the first level.
+    /// Prefetches the words that most hashes need: their place in the first level.
     #[inline(always)]
     pub fn fetch(&self, hash: Hash128) {
         let Some(level) = self.shape.levels.first() else { return };
@@ -183,7 +184,7 @@ impl Solution {
         let words = self.words().as_ptr();
         match self.shape.layout {
             Layout::Interleaved => {
-                // As many lines for each start: a branch would be mispredicted.
+                // The same number of lines for each start: a branch would be mispredicted.
                 let read = self.shape.columns as usize + usize::from(self.shape.share > 0);
                 let (first, _) = self.block_words(level, start);
                 for word in (first..first + 2 * read).step_by(LINE / 8) {
@@ -203,26 +204,26 @@ impl Solution {
         }
     }
 
-    /// Reads through what the hashes of one of `parts` equal parts need, most of them.
-    pub fn read_through(&self, part: usize, parts: usize) {
+    /// Reads the words that most hashes of one of `parts` equal parts need into the cache.
+    pub fn preload(&self, part: usize, parts: usize) {
         let Some(level) = self.shape.levels.first() else { return };
         let (first, end) = (share(level.starts, part, parts), share(level.starts, part + 1, parts));
         match self.shape.layout {
             Layout::Interleaved => {
                 let (first, _) = self.block_words(level, first);
-                self.bits.read_through(first..self.block_words(level, end).1);
+                self.bits.preload(first..self.block_words(level, end).1);
             }
             Layout::Columns => {
                 let word = |bit: u64| self.shape.solution + (bit / 64) as usize;
                 for column in 0..u64::from(self.shape.columns) {
                     let bits = column * self.shape.slots + level.offset;
-                    self.bits.read_through(word(bits + first)..word(bits + end) + 1);
+                    self.bits.preload(word(bits + first)..word(bits + end) + 1);
                 }
             }
         }
     }
 
-    /// The words at which the block of a start in an interleaved level begins, and the next.
+    /// The first word of the block of a start in an interleaved level, and of the next block.
     #[inline(always)]
     fn block_words(&self, level: &Level, start: u64) -> (usize, usize) {
         let (block, columns) = ((start / 64) as usize, self.shape.columns as usize);
@@ -231,9 +232,10 @@ impl Solution {
         (next - columns - usize::from(wide > 0), next)
     }
 
-    /// What a row meets in an interleaved level: the words of its first block and of the next, and
-    /// its coefficients for each. Those of the extra column are among them also where the row has
-    /// none, and are then any: two blocks or more that have it follow those that do not.
+    /// The slots of a row in an interleaved level: the words of its first block and of the next,
+    /// and its coefficients for each. Words of the extra column are included even if the row has
+    /// none, and are then arbitrary: the blocks without the column are followed by two or more with
+    /// it.
     #[inline(always)]
     fn blocks(&self, level: &Level, hash: Hash128) -> Blocks<'_> {
         let columns = self.shape.columns as usize;
@@ -249,7 +251,7 @@ impl Solution {
         }
     }
 
-    /// Whether the value of a hash may be the low bits of `value`. No key comes to a last level
+    /// Whether the value of a hash may be the low bits of `value`. No key reaches a last level
     /// without slots.
     #[inline(always)]
     pub fn may_be(&self, hash: Hash128, value: u32) -> bool {
@@ -281,8 +283,8 @@ impl Solution {
         }
     }
 
-    /// The bit of the extra column by columns at which a row begins that starts in a level; if it
-    /// has none, its first.
+    /// The bit of the extra column, in the layout by columns, where a row of a level begins; its
+    /// first bit if the row has none.
     #[inline(always)]
     fn extra_bit(&self, level: &Level, start: u64) -> u64 {
         let inside = start.saturating_sub(level.slots - level.wide);
@@ -305,14 +307,14 @@ impl Solution {
                     && agrees(extra, extra.offset, extra_level(hash, extra.attempt), columns))
     }
 
-    /// What a row of the last level, or of its extra column, adds up to; the slots of the column
-    /// begin at bit `first`.
+    /// The sum of a row of the last level, or of its extra column; the slots of the column begin at
+    /// bit `first`.
     fn wide_bit(&self, of: Last, first: u64, hash: Hash128) -> u32 {
         let (bit, row) = (first + reduce(hash.hi, of.starts()), wide_row(hash, of.width()));
         row.times(std::array::from_fn(|i| self.window(bit + 64 * i as u64))) as u32
     }
 
-    /// The value of a hash, of a solution that is interleaved.
+    /// The value of a hash, in an interleaved solution.
     #[inline(always)]
     pub fn value(&self, hash: Hash128) -> u32 {
         match self.place(hash) {
@@ -329,18 +331,18 @@ impl Solution {
         }
     }
 
-    /// The share of all hashes for which a random value may be theirs: 2^−j of those whose rows
-    /// lie within j of the columns kept.
+    /// The fraction of all hashes that accept a random value: 2^−j for hashes whose rows lie within
+    /// j of the kept columns.
     pub fn rate(&self) -> f64 {
         let Shape { columns, last, extra, kept, .. } = self.shape;
         let whole_bits = self.shape.whole_bits();
-        // What is cut is a column that all slots have, or the extra one.
+        // The truncated column is one of all slots, or the extra one.
         let cut = kept < whole_bits;
         let whole = if cut { (kept / self.shape.slots) as i32 } else { columns as i32 };
         let accepted = |inside: u64, all: u64| 1.0 - inside as f64 / all as f64 / 2.0;
         let (mut rate, mut reach) = (0.0, 1.0);
         for level in &self.shape.levels {
-            // Where starts have a bit more than the columns that are there for all.
+            // The starts that have one bit more than the columns common to all.
             let (from, left) = if cut {
                 (0, (kept % self.shape.slots).saturating_sub(level.offset))
             } else {
@@ -368,7 +370,7 @@ impl Solution {
                     accepted(within(last, end), last.starts())
                 } else {
                     let share = f64::from(self.shape.share) / 2f64.powi(32);
-                    // Without slots, the extra column has no key and refuses all.
+                    // Without slots, the extra column has no key and rejects all.
                     let of_extra = match extra.slots {
                         0 => 0.0,
                         _ => accepted(
@@ -383,12 +385,12 @@ impl Solution {
     }
 }
 
-/// Why a frame is refused.
+/// The error for a damaged frame.
 pub fn damaged(what: &str) -> Error {
     Error::Format(format!("the ribbon is damaged: {what}"))
 }
 
-/// log2 of the bytes of a piece: only columns are cut.
+/// log2 of the bytes of a piece: only the layout by columns can be truncated.
 fn piece(layout: Layout) -> u32 {
     if layout == Layout::Columns { PIECE } else { 0 }
 }
@@ -400,12 +402,12 @@ fn bit(block: [u8; 8], next: [u8; 8], rows: [u64; 2]) -> u32 {
     met.count_ones() & 1
 }
 
-/// What a row meets in an interleaved level.
+/// The slots of a row in an interleaved level.
 struct Blocks<'a> {
     block: &'a [[u8; 8]],
     next: &'a [[u8; 8]],
     rows: [u64; 2],
-    /// The columns that it has.
+    /// The columns of the row.
     mask: u32,
 }
 
@@ -429,10 +431,10 @@ impl Blocks<'_> {
     }
 }
 
-/// The parameters of a frame, or why they are not those of a ribbon.
+/// The parameters of a frame, if there are enough.
 pub fn parameters<const N: usize>(head: &Head) -> Result<(&[u64; N], &[u64])> {
     let parts = head.parameters.split_first_chunk();
-    parts.ok_or_else(|| damaged("it lacks parameters"))
+    parts.ok_or_else(|| damaged("parameters are missing"))
 }
 
 /// The number of columns in a frame.

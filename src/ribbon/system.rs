@@ -1,30 +1,30 @@
-//! Linear equations over GF(2) whose unknowns lie close together, solved as they come.
+//! Linear equations over GF(2) with narrow rows, solved incrementally.
 //!
-//! An equation has a start, a row of coefficients for the slots from there on, and a value of up
-//! to 32 bits: 32 systems with the same left side, one per column. Invariant: the row kept at slot
-//! i has its first coefficient at i, so the rows are in echelon form at all times. A new row is
-//! reduced by the rows it meets until it finds a slot that has none (Dillinger and Walzer 2021,
-//! section 2); one that vanishes is dependent on those before it.
+//! An equation has a start, a row of coefficients for the slots from there on, and a value of up to
+//! 32 bits: 32 systems with the same left side, one per column. Invariant: the row stored at slot i
+//! has its first coefficient at i, so the rows are always in echelon form. A new row is reduced by
+//! the stored rows until it reaches an empty slot (Dillinger and Walzer 2021, section 2); a row
+//! that vanishes depends on earlier ones.
 
 use crate::error::{Error, Result};
 
 /// The coefficients of an equation, from its start on: bit i belongs to slot start + i.
 pub trait Row: Copy {
-    /// How many slots a row can reach.
+    /// The number of slots that a row can reach.
     const WIDTH: u64;
     /// The row without coefficients.
     const ZERO: Self;
     /// Whether the first coefficient is set.
     fn leads(self) -> bool;
-    /// How many coefficients before the first that is set; `WIDTH` if none is.
+    /// The number of coefficients before the first that is set; `WIDTH` if none is.
     fn zeros(self) -> u32;
     /// Without the first `count` coefficients, fewer than `WIDTH`.
     fn skip(self, count: u32) -> Self;
     /// The sum of two rows.
     fn plus(self, other: Self) -> Self;
-    /// Whether both have an odd number of coefficients in common: the product.
+    /// The product: whether they have an odd number of coefficients in common.
     fn times(self, other: Self) -> u64;
-    /// One slot earlier, with this first bit.
+    /// Moved one slot earlier, with this first bit.
     fn before(self, bit: u64) -> Self;
     /// The first 64 coefficients.
     fn word(self) -> u64;
@@ -94,7 +94,7 @@ impl Row for Wide {
         let (whole, rest) = ((count / 64) as usize, count % 64);
         std::array::from_fn(|i| {
             let word = |i: usize| self.get(i).copied().unwrap_or(0);
-            // Shifting by 63 − rest and by one more: by 64 at once would not shift.
+            // Shifts by 63 − rest and by one more, since a shift by 64 is not possible.
             word(i + whole) >> rest | word(i + whole + 1) << 1 << (63 - rest)
         })
     }
@@ -120,10 +120,10 @@ impl Row for Wide {
     }
 }
 
-/// What became of a new equation.
+/// The result of adding an equation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
-    /// Its row is kept at this slot.
+    /// Its row is stored at this slot.
     At(usize),
     /// It follows from the others.
     Implied,
@@ -138,12 +138,12 @@ pub struct System<R> {
 }
 
 impl<R: Row> System<R> {
-    /// No equations yet, over this many slots.
+    /// A system without equations, over this many slots.
     pub fn new(slots: u64) -> Result<System<R>> {
         Ok(System { rows: filled(slots, R::ZERO)?, values: filled(slots, 0)? })
     }
 
-    /// How many unknowns.
+    /// The number of unknowns.
     pub fn slots(&self) -> u64 {
         self.rows.len() as u64
     }
@@ -170,24 +170,24 @@ impl<R: Row> System<R> {
         }
     }
 
-    /// Takes back the equation that was last added of those still there, kept at `slot`: no other
-    /// row was reduced by it.
+    /// Removes the last equation that was added and not yet removed, stored at `slot`: no other row
+    /// was reduced by it.
     pub fn take_back(&mut self, slot: usize) {
         self.rows[slot] = R::ZERO;
     }
 
-    /// Solves for `columns` bits per slot and one more for the last `wide` slots, in whole blocks,
-    /// from the last slot to the first; unknowns that nothing determines are 0. `emit(block,
-    /// column, word)` gets the solution 64 slots at a time.
+    /// Solves for `columns` bits per slot and one more for the last `wide` slots, in complete
+    /// blocks, from the last slot to the first; undetermined unknowns are 0. `emit(block, column,
+    /// word)` is called with the solution 64 slots at a time.
     #[inline(always)]
     pub fn solve(&self, columns: usize, wide: u64, mut emit: impl FnMut(usize, usize, u64)) {
-        // By column: the solution of the slots behind the present one, nearest first.
+        // By column: the solution of the slots after the current one, nearest first.
         let mut solved = [R::ZERO; 32];
         let narrow = self.rows.len() - wide as usize;
         for slot in (0..self.rows.len()).rev() {
             let (row, value) = (self.rows[slot], self.values[slot]);
             let solved = &mut solved[..columns + usize::from(slot >= narrow)];
-            // An absent row is zero, and so is what it makes of its value.
+            // An absent row is zero, and so is its product with the value.
             let there = u64::from(row.leads());
             for (column, solved) in solved.iter_mut().enumerate() {
                 let behind = solved.before(0);

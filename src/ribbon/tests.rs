@@ -1,4 +1,4 @@
-//! What Python's tests cannot reach: hashes that no key has, and the equations themselves.
+//! Tests that Python cannot express: hashes that no key has, and the equations themselves.
 
 use super::build::solve;
 use super::system::{Added, Row, System, Wide};
@@ -12,7 +12,7 @@ fn equations(hashes: impl Iterator<Item = Hash128>, bits: u32) -> Vec<Equation> 
     all
 }
 
-/// Builds and asks for every value.
+/// Builds a solution and queries every value.
 fn check(levels: &[u64], equations: &[Equation], bits: u32) -> Solution {
     let sizes = Sizes { columns: bits, levels, ..Sizes::default() };
     let solution = solve(Layout::Interleaved, sizes, equations.iter().copied()).unwrap();
@@ -96,7 +96,7 @@ fn shapes_that_cannot_be() {
     assert!(largest.clone().cut(1).is_ok() && largest.clone().cut((17 << 47) + 1).is_err());
     assert!(of(32, 1, &[], 5, 0).is_err() && of(31, 1, &[], 5, u64::MAX).is_err());
     assert!(of(8, 0, &[], 5, 3).is_err() && of(8, 1, &[128], 0, 3).is_err());
-    // One start in 2³² is 16 blocks of these, and the one behind them.
+    // One start in 2³² is 16 of these blocks, and the block after them.
     assert_eq!(of(0, 1, &[1 << 42], 0, 0).unwrap().kept, 64 * 17);
     let nearly = of(31, u32::MAX, &[1 << 42; 16], 1 << 42, 1 << 42).unwrap();
     assert_eq!(nearly.kept, (17 << 47) - 16 * 15 * 64);

@@ -8,7 +8,7 @@ use crate::lock::RwLock;
 use std::sync::Arc;
 
 impl Stack {
-    /// A stack of layers as they were built; the numbers are those of [`Knowledge`].
+    /// A stack of built layers; the other arguments are the fields of [`Knowledge`].
     pub fn new(
         layers: Vec<Arc<dyn Kernel>>,
         psi: f64,
@@ -41,29 +41,31 @@ impl Stack {
         if functions != usize::from(last.is_some()) || last.is_some_and(|f| f.bits() != 1) {
             return refuse("only the last layer may be a function, of one bit".into());
         }
-        // After a layer of negatives comes one of keys, or its "yes" would mean nothing.
+        // After a layer of negatives must come one of keys, or its "yes" would mean nothing.
         if layers.len().is_multiple_of(2) != last.is_some() {
-            return refuse("the last layer is one of keys, or a function after one".into());
+            return refuse(
+                "the last layer must store keys, or be a function after such a layer".into(),
+            );
         }
         if knowledge.built.len() != layers.len().div_ceil(2) {
-            return refuse("there is not one rate for each layer of keys".into());
+            return refuse("there must be one rate for each layer of keys".into());
         }
         let writer = RwLock::new(Written { kept });
         Ok(Stack { layers, knowledge, salt: 0, adaptive: false, writer })
     }
 
-    /// The stack of an adaptive one, with other domains for the layers behind the first, so that keys
-    /// that collided in the layers of one `generation` are independent in those of another.
+    /// The stack of an adaptive one, with other domains for the layers behind the first, so that
+    /// keys that collided in the layers of one `generation` are independent in the next.
     pub fn of_generation(self, generation: u16) -> Stack {
         Stack { salt: usize::from(generation) * MAX_LAYERS, adaptive: true, ..self }
     }
 
     /// The stack with a layer of negatives and one of keys after the last.
     ///
-    /// What passed all layers until now was collected, so the last one counts as built now. Those
-    /// before it keep the rates of their build: a negative that an insertion has let through since is
-    /// in no layer of negatives, nor will it be, because it leaves the stack with a "yes" before it
-    /// comes to the new ones.
+    /// Hashes that passed all layers so far were collected, so the last layer counts as built now.
+    /// Earlier layers keep the rates of their build: a negative that passes one because of a later
+    /// insertion is in no layer of negatives, and will not be, because it leaves the stack with a
+    /// "yes" before it reaches the new ones.
     pub fn extended(
         &self,
         negatives: Arc<dyn Kernel>,
@@ -83,7 +85,7 @@ impl Stack {
         Ok(Stack { salt: self.salt, adaptive: self.adaptive, ..stack })
     }
 
-    /// Opens what a frame holds: each section is the frame of a layer.
+    /// Opens the stack of a frame: each section is the frame of a layer.
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
@@ -92,14 +94,14 @@ impl Stack {
         let damaged = |what: &str| Error::Format(format!("the stack is damaged: {what}"));
         let [layers, psi, overlap, exhausted @ (0 | 1), kept, built @ ..] = &head.parameters[..]
         else {
-            return Err(damaged("its parameters are not those of a stack"));
+            return Err(damaged("its parameters are invalid"));
         };
         if *layers != sections.len() as u64 || sections.len() > MAX_LAYERS {
-            return Err(damaged("its layers are not as many as it says"));
+            return Err(damaged("its number of layers does not match its parameters"));
         }
         let open = |section: &Section<'_>| {
             let opened = opening.nested(section, |kind| kind.layer)?;
-            opened.ok_or_else(|| damaged("a layer is not one"))
+            opened.ok_or_else(|| damaged("a layer is not a filter"))
         };
         let layers = sections.iter().map(open).collect::<Result<_>>()?;
         let built = built.iter().map(|&rate| f64::from_bits(rate)).collect();
@@ -108,7 +110,7 @@ impl Stack {
         let stack = Stack::with(layers, knowledge, f64::from_bits(*kept))
             .map_err(|error| damaged(&error.to_string()))?;
         if stack.count() != head.count {
-            return Err(damaged("its first layer holds another number of keys"));
+            return Err(damaged("its number of keys does not match its first layer"));
         }
         Ok(stack)
     }

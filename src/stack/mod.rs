@@ -1,8 +1,8 @@
-//! A stack of filters that knows the queries: what the first layer lets through, the next may stop.
+//! A stack of filters that knows the queries: each layer corrects errors of the previous one.
 //!
-//! Layers hold keys and known negatives in turns. The first holds all keys; the second those known
-//! negatives that the first takes for keys; the third those keys that the second takes for negatives;
-//! and so on (Deeds, Hentschel, Idreos 2021). A query goes down the layers until one rejects it:
+//! Layers alternate between keys and known negatives. The first holds all keys; the second the
+//! known negatives that the first accepts; the third the keys that the second accepts; and so on
+//! (Deeds, Hentschel, Idreos 2021). A query goes down the layers until one rejects it:
 //!
 //! ```text
 //! a layer of keys rejects        it is no key                 no
@@ -11,27 +11,27 @@
 //! ```
 //!
 //! Invariant: a key is in every layer of keys that it reaches. Layers of negatives never change, so
-//! the way of a key is fixed: an insertion goes down it until a layer of negatives rejects, and a
-//! removal takes the same way. No key is denied, whatever else was inserted or removed.
+//! the path of a key is fixed: an insertion follows it until a layer of negatives rejects, and a
+//! removal takes the same path. No key is rejected, whatever else was inserted or removed.
 //!
-//! A stack may end instead in a [static function](crate::ribbon::Function) of one bit over all that
-//! reach it, 1 for keys and 0 for known negatives: then no known negative is answered yes (as in
-//! Clubcard, Schanck 2025). It takes no insertions.
+//! A stack may end instead in a [static function](crate::ribbon::Function) of one bit over all
+//! hashes that reach it, 1 for keys and 0 for known negatives: then no known negative is accepted
+//! (as in Clubcard, Schanck 2025). It takes no insertions.
 //!
-//! With rates αᵢ of the layers, an unknown key is answered yes with probability
+//! With rates αᵢ of the layers, an unknown absent key is accepted with probability
 //!
 //! ```text
 //! U₀ = α₀·((1 − α₁) + α₁·U₂),   U₂ = α₂·((1 − α₃) + α₃·U₄),  …    (α/2 before a function)
 //! ```
 //!
 //! and a known negative with K₀ = α₀·α₂·α₄⋯ (0 with a function) as long as nothing is inserted.
-//! Insertions let known negatives through that were stopped when the stack was built, which later
-//! layers then do not know: see [`Stack::known_rate`]. Where known negatives are ψ of the queries,
-//! the rate is ψ·K₀ + (1 − ψ)·U₀.
+//! After insertions, a layer may accept known negatives that it rejected when the stack was built,
+//! and later layers do not know them: see [`Stack::known_rate`]. If known negatives are a fraction
+//! ψ of the queries, the rate is ψ·K₀ + (1 − ψ)·U₀.
 //!
-//! The first layer sees the hashes themselves, layer i a remix under a domain of its own.
+//! The first layer sees the hashes themselves, layer i a remix under its own domain.
 //!
-//! `build.rs` has stacks from layers and from frames, `rates.rs` their rates.
+//! `build.rs` makes stacks from layers and from frames; `rates.rs` computes their rates.
 
 mod build;
 mod rates;
@@ -49,11 +49,12 @@ use std::sync::Arc;
 pub static KIND: Kind = Kind::new(8, "stacked", |head, sections, opening| {
     Ok(Arc::new(Stack::from_frame(head, sections, opening)?))
 });
-/// The most layers: each halves what reaches the next at least, or it would not be there.
+/// Maximum number of layers: each at least halves the hashes that reach the next, or it would not
+/// pay.
 pub const MAX_LAYERS: usize = 64;
 /// The domain of layer i is this, "stack" in ASCII and a zero, plus i.
 const DOMAIN: u64 = 0x7374_6163_6B00;
-/// Queries that go down together: as many as `python/column.rs` hashes at a time.
+/// Queries that descend together: as many as `python/column.rs` hashes at a time.
 const BLOCK: usize = 1024;
 
 /// The hash of a key as layer `index` sees it.
@@ -62,47 +63,47 @@ pub fn at_layer(hash: Hash128, index: usize) -> Hash128 {
     if index == 0 { hash } else { hash.remix(DOMAIN + index as u64) }
 }
 
-/// Whether a layer of this index holds keys; every other one holds known negatives.
+/// Whether the layer of this index holds keys; every other one holds known negatives.
 fn holds_keys(index: usize) -> bool {
     index.is_multiple_of(2)
 }
 
-/// Filters in turns over keys and known negatives.
+/// Filters that alternate between keys and known negatives.
 pub struct Stack {
     layers: Vec<Arc<dyn Kernel>>,
     knowledge: Knowledge,
-    /// Where the domains of the layers begin: a multiple of [`MAX_LAYERS`].
+    /// The first domain of the layers: a multiple of [`MAX_LAYERS`].
     salt: usize,
     /// Whether it is part of an adaptive stack, which removes keys from the first layer only.
     adaptive: bool,
-    /// What the one writer changes beside the layers.
+    /// The state that the one writer changes besides the layers.
     writer: RwLock<Written>,
 }
 
-/// What is known of the negatives since the build.
+/// Facts about the negatives at the time of the build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knowledge {
-    /// The share of the queries for absent keys that are for known negatives (ψ).
+    /// The fraction of queries for absent keys that are for known negatives (ψ).
     pub psi: f64,
-    /// How many keys were among the negatives, and were taken out.
+    /// The number of keys among the negatives, which were removed from them.
     pub overlap: u64,
-    /// Whether the last layer let none of them through, so that there was nothing left to correct.
+    /// Whether no negative passed the last layer, so that nothing was left to correct.
     pub exhausted: bool,
     /// The rate of each layer of keys when the negatives went through it.
     pub built: Vec<f64>,
 }
 
-/// What insertions and removals leave to be known.
+/// State that depends on insertions and removals.
 #[derive(Clone, Copy, Debug)]
 struct Written {
-    /// The share of the keys of the build that are still there, if removals hit all keys alike; of
-    /// none, one.
+    /// The fraction of the keys of the build that are still present, assuming that removals hit all
+    /// keys alike; 1 if there were none.
     kept: f64,
 }
 
 impl Stack {
-    /// Expects known negatives to be another share of the queries.
-    pub fn expect(&mut self, psi: f64) {
+    /// Sets the expected fraction of queries for known negatives.
+    pub fn set_psi(&mut self, psi: f64) {
         self.knowledge.psi = psi.clamp(0.0, 1.0);
     }
 
@@ -111,7 +112,7 @@ impl Stack {
         &self.layers
     }
 
-    /// What is known of the negatives.
+    /// Facts about the negatives at the time of the build.
     pub fn knowledge(&self) -> &Knowledge {
         &self.knowledge
     }
@@ -140,7 +141,7 @@ impl Stack {
         self.writer.write()
     }
 
-    /// The hashes that each layer of keys gets when these are inserted, as it sees them.
+    /// The hashes that each layer of keys receives when these are inserted, as it sees them.
     fn routes(&self, hashes: &[Hash128]) -> Vec<Vec<Hash128>> {
         let mut raw = hashes.to_vec();
         let mut routes = vec![hashes.to_vec()];
@@ -151,19 +152,19 @@ impl Stack {
         routes
     }
 
-    /// The keys that come to a layer behind the last: every layer of negatives accepts them.
+    /// The keys that reach a layer behind the last: every layer of negatives accepts them.
     pub fn keys_behind(&self, keys: &[Hash128]) -> Vec<Hash128> {
         let negatives = self.layers.iter().enumerate().skip(1).step_by(2);
         negatives.fold(keys.to_vec(), |keys, (index, layer)| self.accepted_by(layer, index, &keys))
     }
 
-    /// The others that come to a layer behind the last: every layer accepts them.
+    /// The absent keys that reach a layer behind the last: every layer accepts them.
     pub fn others_behind(&self, hashes: &[Hash128]) -> Vec<Hash128> {
         let layers = self.layers.iter().enumerate();
         layers.fold(hashes.to_vec(), |left, (index, layer)| self.accepted_by(layer, index, &left))
     }
 
-    /// Those of the hashes that a layer accepts which is, or will be, at this index.
+    /// The hashes that a layer at this index, present or future, accepts.
     pub fn accepted_by(
         &self,
         layer: &Arc<dyn Kernel>,
@@ -179,14 +180,15 @@ impl Stack {
         at_layer(hash, self.domain(index))
     }
 
-    /// The first layer sees the hashes themselves in every generation.
+    /// The domain of a layer. The first layer sees the hashes themselves in every generation.
     #[inline(always)]
     fn domain(&self, index: usize) -> usize {
         if index == 0 { 0 } else { self.salt + index }
     }
 
-    /// Takes a key out of the first layer alone. It stays in those below, where it does no harm: a
-    /// layer that was built while the key left may not have it, and would lose another in its place.
+    /// Removes a key from the first layer alone. It stays in the layers below, where it does no
+    /// harm: a layer built while the key was removed may not contain it, and would lose another key
+    /// instead.
     pub fn remove_from_first(&self, hash: Hash128) -> Result<()> {
         let mut written = self.written();
         let count = self.count();
@@ -195,7 +197,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Takes a hash out of every layer of keys that it reaches.
+    /// Removes a hash from every layer of keys that it reaches.
     fn take_out(&self, hash: Hash128) -> Result<()> {
         if !self.deletes() {
             return Err(Error::Parameter(
@@ -213,7 +215,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Notes that one of `count` keys has left.
+    /// Records that one of `count` keys was removed.
     fn lost_one(&self, written: &mut Written, count: u64) {
         if self.knowledge.built[0] > 0.0 {
             written.kept *= 1.0 - 1.0 / count.max(1) as f64;
@@ -221,7 +223,7 @@ impl Stack {
     }
 }
 
-/// Those of the hashes that a layer of this index accepts.
+/// The hashes that a layer of this index accepts.
 pub fn accepted(layer: &dyn Kernel, index: usize, hashes: &[Hash128]) -> Vec<Hash128> {
     let seen: Vec<Hash128> = hashes.iter().map(|&hash| at_layer(hash, index)).collect();
     let mut answers = vec![false; hashes.len()];
@@ -235,7 +237,7 @@ fn function(kernel: &dyn Kernel) -> Option<&Function> {
     any.downcast_ref()
 }
 
-/// The answer of a layer: of a filter whether it accepts, of a function its value.
+/// The answer of a layer: whether a filter accepts, or the value of a function.
 fn query_layer(layer: &dyn Kernel, hashes: &[Hash128], out: &mut [bool]) {
     match function(layer) {
         Some(function) => function.ones(hashes, out),
@@ -248,8 +250,8 @@ impl Kernel for Stack {
         &KIND
     }
 
-    /// The first layer answers in bulk. Those it accepts go on together, layer by layer, so that
-    /// each can fetch its memory ahead.
+    /// The first layer answers in bulk. Accepted hashes continue together, layer by layer, so that
+    /// each layer can prefetch.
     fn contains(&self, hashes: &[Hash128], out: &mut [bool]) {
         let Some((first, others)) = self.layers.split_first() else { return };
         if others.is_empty() {
@@ -276,7 +278,7 @@ impl Kernel for Stack {
                 let mut accepted = 0;
                 for at in 0..left {
                     let (i, answer) = (survivors[at], answers[at]);
-                    // A layer of negatives that rejects leaves the "yes" that is there.
+                    // If a layer of negatives rejects, the "yes" so far stays.
                     out[usize::from(i)] = answer || !decides;
                     survivors[accepted] = i;
                     accepted += usize::from(answer);
@@ -286,13 +288,13 @@ impl Kernel for Stack {
         }
     }
 
-    /// Those of the first layer, which sees the hashes themselves and answers for most.
+    /// The places in the first layer, which sees the hashes themselves and answers most queries.
     fn places(&self, hashes: &[Hash128], out: &mut [u64]) -> bool {
         self.layers.first().is_some_and(|first| first.places(hashes, out))
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
-        self.layers.iter().take(1).for_each(|first| first.read_through(part, parts));
+    fn preload(&self, part: usize, parts: usize) {
+        self.layers.iter().take(1).for_each(|first| first.preload(part, parts));
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
@@ -356,7 +358,7 @@ impl Kernel for Stack {
         Ok(Arc::new(self.duplicate()?))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let written = self.writer.read();
         let frames: Vec<Vec<u8>> = self.layers.iter().map(|l| kernel::nested(&**l)).collect();
         let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
@@ -366,10 +368,10 @@ impl Kernel for Stack {
         let kept = written.kept.to_bits();
         let own = [layers, psi.to_bits(), *overlap, u64::from(*exhausted), kept];
         let parameters = own.into_iter().chain(built.iter().map(|rate| rate.to_bits())).collect();
-        look(Content { parameters, count: self.count(), capacity: self.capacity(), sections });
+        visit(Content { parameters, count: self.count(), capacity: self.capacity(), sections });
     }
 
-    /// Into each layer of keys down to the first layer of negatives that rejects.
+    /// Inserts into each layer of keys down to the first layer of negatives that rejects.
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
         if !self.inserts() {
             return Err(Error::Parameter(
@@ -382,7 +384,7 @@ impl Kernel for Stack {
         let routes = self.routes(hashes);
         let layers: Vec<_> = self.layers.iter().step_by(2).zip(&routes).collect();
         // A layer that cannot undo exactly is tried on a copy. Only some keys reach the second
-        // layer of keys, and it is small by as much.
+        // layer of keys, which is accordingly small.
         for (layer, route) in layers.iter().skip(1).filter(|(_, route)| !route.is_empty()) {
             if layer.inserts_at_once() {
                 layer.copy()?.insert(route)?;
@@ -403,7 +405,7 @@ impl Kernel for Stack {
         self.layers.iter().step_by(2).any(|layer| layer.inserts_at_once())
     }
 
-    /// Out of each layer of keys down to the first layer of negatives that rejects.
+    /// Removes from each layer of keys down to the first layer of negatives that rejects.
     fn remove(&self, hash: Hash128) -> Result<()> {
         let mut written = self.written();
         let count = self.count();
@@ -412,7 +414,7 @@ impl Kernel for Stack {
         Ok(())
     }
 
-    /// As a removal, but none of the keys of the build has left.
+    /// Like a removal, but the keys of the build stay complete.
     fn undo(&self, hash: Hash128) -> Result<()> {
         let _alone = self.written();
         self.take_out(hash)

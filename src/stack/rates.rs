@@ -8,11 +8,11 @@ impl Stack {
         self.layers[index].rate() * self.unseen_after(index)
     }
 
-    /// Of one that layer `index` of keys accepts without knowing it.
+    /// The same for a key that layer `index` of keys accepts by chance.
     fn unseen_after(&self, index: usize) -> f64 {
         match self.layers.get(index + 1) {
             None => 1.0,
-            // A random row of the function: every sum of slots is as likely 0 as 1.
+            // A random row of the function: its sum is 0 or 1 with equal probability.
             Some(_) if index + 2 == self.layers.len() => 0.5,
             Some(negatives) => {
                 let accepted = negatives.rate();
@@ -21,22 +21,21 @@ impl Stack {
         }
     }
 
-    /// The probability that a known negative is answered "yes", given what was inserted and removed.
+    /// The probability that a known negative is accepted, given the insertions and removals since.
     ///
-    /// Of the fingerprints or bits that a layer of keys accepts with rate r now, those of the build
-    /// still accept with rate s = 1 − (1 − b)ᵘ (b the rate then, u the share that was not removed:
-    /// each removal thins out those that a negative meets by chance), and so those inserted since
-    /// with a = (r − s)/(1 − s). A known negative that was accepted at the build is accepted still
-    /// with s/b + (1 − s/b)·a, and the layers below know it; one that was not is accepted with a,
-    /// and is as unknown to them as any other. In an adaptive stack, removals leave the layers below
-    /// the first as they are.
+    /// Let a layer of keys have rate r now. The fingerprints or bits of the build still accept with
+    /// rate s = 1 − (1 − b)ᵘ (b the rate then, u the fraction not removed: each removal thins out
+    /// the matches that a negative has by chance), so the later insertions accept with a = (r −
+    /// s)/(1 − s). A known negative that was accepted at the build is still accepted with s/b + (1
+    /// − s/b)·a, and the layers below know it; one that was rejected is accepted with a, and is
+    /// unknown to them. In an adaptive stack, removals do not change the layers below the first.
     pub fn known_rate(&self) -> f64 {
         self.known_from(0, self.writer.read().kept)
     }
 
     fn known_from(&self, index: usize, kept: f64) -> f64 {
         let (then, now) = (self.knowledge.built[index / 2], self.layers[index].rate());
-        // All of it where nothing was removed, without rounding.
+        // All of it if nothing was removed, without rounding.
         let still = if kept < 1.0 { 1.0 - (1.0 - then).powf(kept) } else { then };
         let lasting = if then > 0.0 { still / then } else { 1.0 };
         let added = if still < 1.0 { ((now - still) / (1.0 - still)).clamp(0.0, 1.0) } else { 0.0 };

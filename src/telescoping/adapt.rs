@@ -1,5 +1,5 @@
-//! What takes the stored hashes of a run: moving a slot, removing one of several that fit, and
-//! forgetting the marks of a block.
+//! Operations that need the stored hashes of a run: moving a slot, removing one of several that
+//! fit, and resetting the selectors of a block.
 
 use super::matching::{MAX_RUN, Matching};
 use super::{Step, Stream, Telescoping};
@@ -9,8 +9,8 @@ use crate::quotient::SLOTS;
 use std::ops::Range;
 
 impl Telescoping {
-    /// The range of a hash's first word for a range of quotients; its ends may also be the first
-    /// words of hashes with the quotients before and behind.
+    /// The range of first words of the hashes of a range of quotients. The ends may also be first
+    /// words of hashes with the quotients just outside.
     pub fn words(&self, quotients: Range<u64>) -> (u64, u64) {
         let q = u128::from(self.table.quotients());
         let below = |quotient: u64| (u128::from(quotient) << 64) / q;
@@ -34,8 +34,9 @@ impl Telescoping {
         reaching.map_or(end - 1, |(quotient, _)| quotient)..end
     }
 
-    /// Moves every slot that an absent key fits and whose owner is known to a mark that
-    /// separates them; `stored` are the hashes of the key's quotient. Whether any slot moved.
+    /// Moves every slot that an absent key fits and whose owner is known to a selector that
+    /// separates the two; `stored` are the hashes of the key's quotient. Returns whether any slot
+    /// moved.
     pub fn adapt(&mut self, absent: Hash128, stored: &[Hash128]) -> Step<bool> {
         let (quotient, stream) = Stream::new(&self.table, absent);
         let before = self.share_before(quotient);
@@ -67,19 +68,19 @@ impl Telescoping {
                 continue;
             };
             let owner = streams[owner];
-            if let Some(mark) = owner.apart(stream, mode, bits, slots[index].1) {
+            if let Some(selector) = owner.apart(stream, mode, bits, slots[index].1) {
                 let slot = run.start + index as u64;
-                self.rewrite(slot, owner.remainder(mode, bits, mark), mark)?;
+                self.rewrite(slot, owner.remainder(mode, bits, selector), selector)?;
                 moved = true;
             }
         }
         Ok(moved)
     }
 
-    /// Takes away a slot of a removed key that no stored hash of its quotient needs. Where a stored
-    /// hash has no slot yet, it is being inserted, and owners are uncertain: then the slot stays as
-    /// a ghost. Even if all slots that fit are alike, none of them may be the key's own, as another
-    /// removal under way may have taken that.
+    /// Removes a slot of a removed key that no stored hash of its quotient needs. If a stored hash
+    /// has no slot yet, it is being inserted and owners are uncertain: then the slot stays as a
+    /// ghost. Even if all slots that fit have equal content, none of them may be the key's own,
+    /// since a concurrent removal may have taken it.
     pub fn remove_known(&mut self, hash: Hash128, stored: &[Hash128]) -> Step<()> {
         let (quotient, stream) = Stream::new(&self.table, hash);
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
@@ -103,11 +104,11 @@ impl Telescoping {
         }
     }
 
-    /// Sets the marks in a block back to 0 where the owners are known; `stored` are the hashes of
-    /// [`Telescoping::quotients_of`] the block. How many went back.
+    /// Resets the selectors of a block to 0 where the owners are known; `stored` are the hashes of
+    /// [`Telescoping::quotients_of`] the block. Returns how many were reset.
     pub fn forget(&mut self, block: u64, stored: &[Hash128]) -> Step<u64> {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
-        let mut marks = self.store.marks(block);
+        let mut selectors = self.store.selectors(block);
         let mut fresh = Vec::new();
         for (quotient, run) in self.table.runs(self.quotients_of(block)) {
             let own: Vec<Hash128> = stored
@@ -122,11 +123,11 @@ impl Telescoping {
                 let Some(owner) = owner.filter(|_| slot / SLOTS == block && content.1 != 0) else {
                     continue;
                 };
-                marks[(slot % SLOTS) as usize] = 0;
+                selectors[(slot % SLOTS) as usize] = 0;
                 fresh.push((slot, streams[owner].remainder(mode, bits, 0)));
             }
         }
-        let code = self.coded(block, &marks)?;
+        let code = self.coded(block, &selectors)?;
         self.shares.forget();
         for (slot, remainder) in &fresh {
             self.table.set_slot(*slot, *remainder);
@@ -140,7 +141,7 @@ impl Telescoping {
         hashes.iter().map(|hash| Stream::new(&self.table, *hash).1).collect()
     }
 
-    /// A slot for each hash, or `None` where they cannot all have one, or the search takes too long.
+    /// A slot for each hash, or `None` if they cannot all have one or the search takes too long.
     fn owners(&self, streams: &[Stream], slots: &[(u64, u64)]) -> Option<Matching> {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);
@@ -148,19 +149,19 @@ impl Telescoping {
         (0..streams.len()).all(|hash| matching.place(hash, &fits)).then_some(matching)
     }
 
-    fn rewrite(&mut self, slot: u64, remainder: u64, mark: u64) -> Step<()> {
+    fn rewrite(&mut self, slot: u64, remainder: u64, selector: u64) -> Step<()> {
         let block = slot / SLOTS;
-        let mut marks = self.store.marks(block);
-        marks[(slot % SLOTS) as usize] = mark;
-        let code = self.coded(block, &marks)?;
+        let mut selectors = self.store.selectors(block);
+        selectors[(slot % SLOTS) as usize] = selector;
+        let code = self.coded(block, &selectors)?;
         self.write(vec![code]);
         self.table.set_slot(slot, remainder);
-        self.most = self.most.max(self.steps(mark));
+        self.max_steps = self.max_steps.max(self.steps(selector));
         Ok(())
     }
 }
 
-/// The hashes with one quotient, of those that a range of words gave.
+/// The hashes with one quotient, out of the hashes of a range of words.
 pub(super) fn of_quotient(filter: &Telescoping, quotient: u64, hashes: &[Hash128]) -> Vec<Hash128> {
     let mut own: Vec<Hash128> =
         hashes.iter().copied().filter(|hash| filter.table.split(*hash).0 == quotient).collect();

@@ -1,6 +1,6 @@
-//! A filter written from front to back: from hashes, twice as large, or from two.
+//! Filters written from front to back: built from hashes, doubled, or merged from two.
 
-use super::code::MARKS;
+use super::code::SELECTORS;
 use super::matching::Matching;
 use super::rate::Shares;
 use super::{Layout, Mode, Step, Stop, Store, Stream, Telescoping};
@@ -9,26 +9,26 @@ use crate::error::{Error, Result};
 use crate::hash::Hash128;
 use crate::quotient::{Builder, SLOTS, Table};
 
-/// A slot to be.
+/// A slot to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     quotient: u64,
     remainder: u64,
-    mark: u64,
-    /// The remainder under mark 0, where it is known.
+    selector: u64,
+    /// The remainder under selector 0, if known.
     fresh: Option<u64>,
 }
 
-/// A filter whose slots up to one are written.
+/// A filter under construction: its slots are written in order.
 struct Assembly {
     builder: Builder,
     store: Store,
     block: u64,
-    /// Of the block: marks, and remainders under mark 0.
-    marks: [u64; MARKS],
-    fresh: [Option<u64>; MARKS],
-    most: u64,
-    /// Slots whose marks were forgotten, and what they hold then.
+    /// The current block: its selectors, and its remainders under selector 0.
+    selectors: [u64; SELECTORS],
+    fresh: [Option<u64>; SELECTORS],
+    max_steps: u64,
+    /// Slots whose selectors were reset, with their new remainders.
     forgotten: Vec<(u64, u64)>,
 }
 
@@ -40,53 +40,54 @@ impl Assembly {
             builder: Builder::new(table),
             store,
             block: 0,
-            marks: [0; MARKS],
-            fresh: [None; MARKS],
-            most: 0,
+            selectors: [0; SELECTORS],
+            fresh: [None; SELECTORS],
+            max_steps: 0,
             forgotten: Vec::new(),
         })
     }
 
-    /// Appends a slot that is not below the last.
+    /// Appends a slot at or after the last one.
     #[inline(always)]
     fn push(&mut self, entry: Entry) -> Step<()> {
         let slot = self.builder.push(entry.quotient, entry.remainder, 1, |_| 0)?;
-        if entry.mark != 0 {
-            self.mark(slot, entry)?;
+        if entry.selector != 0 {
+            self.set_selector(slot, entry)?;
         }
         Ok(())
     }
 
-    fn mark(&mut self, slot: u64, entry: Entry) -> Step<()> {
+    fn set_selector(&mut self, slot: u64, entry: Entry) -> Step<()> {
         if slot / SLOTS != self.block {
             self.flush()?;
             self.block = slot / SLOTS;
         }
-        self.marks[(slot % SLOTS) as usize] = entry.mark;
+        self.selectors[(slot % SLOTS) as usize] = entry.selector;
         self.fresh[(slot % SLOTS) as usize] = entry.fresh;
         Ok(())
     }
 
-    /// Writes the block's code, or forgets its marks.
+    /// Writes the block's code, or resets its selectors if the code is full.
     fn flush(&mut self) -> Step<()> {
         self.store.reserve(self.block as usize + 1)?;
-        let mut code = self.store.coded(&self.marks);
+        let mut code = self.store.coded(&self.selectors);
         if code.is_none() {
-            for slot in 0..MARKS {
-                if let Some(fresh) = self.fresh[slot].filter(|_| self.marks[slot] != 0) {
-                    self.marks[slot] = 0;
+            for slot in 0..SELECTORS {
+                if let Some(fresh) = self.fresh[slot].filter(|_| self.selectors[slot] != 0) {
+                    self.selectors[slot] = 0;
                     self.forgotten.push((self.block * SLOTS + slot as u64, fresh));
                 }
             }
-            code = self.store.coded(&self.marks);
+            code = self.store.coded(&self.selectors);
         }
         self.store.set(self.block, &code.ok_or(Stop::Full(self.block))?);
-        let steps = |mark: u64| match self.store.mode() {
-            Mode::Telescoping => mark,
-            Mode::Extending => mark >> super::LENGTH_SHIFT,
+        let steps = |selector: u64| match self.store.mode() {
+            Mode::Telescoping => selector,
+            Mode::Extending => selector >> super::LENGTH_SHIFT,
         };
-        self.most = self.marks.iter().map(|mark| steps(*mark)).fold(self.most, u64::max);
-        (self.marks, self.fresh) = ([0; MARKS], [None; MARKS]);
+        self.max_steps =
+            self.selectors.iter().map(|selector| steps(*selector)).fold(self.max_steps, u64::max);
+        (self.selectors, self.fresh) = ([0; SELECTORS], [None; SELECTORS]);
         Ok(())
     }
 
@@ -100,7 +101,7 @@ impl Assembly {
         store.reserve((table.slots() / SLOTS) as usize)?;
         let forgotten = forgotten + self.forgotten.len() as u64;
         let shares = Shares::default();
-        Ok(Telescoping { table, store, most: self.most, version: 0, forgotten, shares })
+        Ok(Telescoping { table, store, max_steps: self.max_steps, version: 0, forgotten, shares })
     }
 }
 
@@ -120,21 +121,22 @@ impl Telescoping {
             sorted.sort_unstable();
             for hash in sorted {
                 let (quotient, remainder) = table.address(hash);
-                assembly.push(Entry { quotient, remainder, mark: 0, fresh: None })?;
+                assembly.push(Entry { quotient, remainder, selector: 0, fresh: None })?;
             }
         }
         assembly.finish(0)
     }
 
-    /// The same keys in twice the quotients, with remainders as long as before: of the stored
-    /// hashes, given in any order, those that may have a slot. Slots that nobody owns stay behind.
+    /// The same keys in twice the quotients, with remainders of the same length. `stored` are the
+    /// stored hashes in any order, of which those with a slot are taken. Slots without an owner are
+    /// dropped.
     ///
-    /// A hash that fits no slot is of an insertion that is still to come, and brings its slot then.
-    /// One that fits slots but finds all of them taken may be one too, or the owner of a slot that
-    /// one took: it gets a slot of its own, which is a ghost in the first case.
+    /// A hash that fits no slot belongs to an insertion in progress, which will add its slot. A
+    /// hash that fits slots which are all taken may belong to one too, or own a slot that such a
+    /// hash took: it gets a slot of its own, which is a ghost in the first case.
     ///
-    /// An element keeps its steps. One bit of the hash moves from behind the point to before it,
-    /// so most keys that an element was separated from stay separated.
+    /// An element keeps its steps. One bit of the hash moves from the remainder to the quotient, so
+    /// most keys that an element was separated from stay separated.
     pub fn grown(&self, mut stored: Vec<Hash128>) -> Step<Telescoping> {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let quotients = self.table.quotients().checked_mul(2).ok_or_else(|| {
@@ -154,20 +156,19 @@ impl Telescoping {
             let unplaced: Vec<usize> =
                 fitting.filter(|&hash| !matching.place(hash, &fits)).collect();
             let owned = matching.owners.iter().zip(&slots);
-            let owned = owned.filter_map(|(owner, (_, mark))| Some(((*owner)?, *mark)));
+            let owned = owned.filter_map(|(owner, (_, selector))| Some(((*owner)?, *selector)));
             let mut entries: Vec<Entry> = owned
                 .chain(unplaced.into_iter().map(|hash| (hash, 0)))
-                .map(|(owner, mark)| {
+                .map(|(owner, selector)| {
                     let (quotient, stream) = Stream::new(&larger, own[owner]);
-                    let mark = match mode {
-                        Mode::Telescoping => mark,
-                        Mode::Extending => {
-                            stream.extended(bits, (mark >> super::LENGTH_SHIFT).saturating_sub(1))
-                        }
+                    let selector = match mode {
+                        Mode::Telescoping => selector,
+                        Mode::Extending => stream
+                            .extended(bits, (selector >> super::LENGTH_SHIFT).saturating_sub(1)),
                     };
-                    let remainder = stream.remainder(mode, bits, mark);
+                    let remainder = stream.remainder(mode, bits, selector);
                     let fresh = Some(stream.remainder(mode, bits, 0));
-                    Entry { quotient, remainder, mark, fresh }
+                    Entry { quotient, remainder, selector, fresh }
                 })
                 .collect();
             entries.sort_unstable();
@@ -180,7 +181,7 @@ impl Telescoping {
         Ok(grown)
     }
 
-    /// The slots of both, which must have the same shape.
+    /// Merges the slots of two filters, which must have the same shape.
     pub fn merged(&self, other: &Telescoping) -> Step<Telescoping> {
         let shape = |filter: &Telescoping| {
             let (table, store) = (&filter.table, &filter.store);
@@ -205,9 +206,9 @@ impl Telescoping {
             entries.clear();
             for filter in [self, other] {
                 for (quotient, run) in filter.table.runs(block * SLOTS..(block + 1) * SLOTS) {
-                    entries.extend(filter.contents(run).map(|(remainder, mark)| {
-                        let fresh = (mark == 0).then_some(remainder);
-                        Entry { quotient, remainder, mark, fresh }
+                    entries.extend(filter.contents(run).map(|(remainder, selector)| {
+                        let fresh = (selector == 0).then_some(remainder);
+                        Entry { quotient, remainder, selector, fresh }
                     }));
                 }
             }

@@ -1,8 +1,8 @@
-//! The marks of 64 slots as one short number of bits.
+//! The shortest code of the selectors of 64 slots.
 //!
-//! Most elements have never been taken for another key, and those that were, few times. Let `S₁` be
-//! the slots whose mark is 1 or more, `S₂ ⊆ S₁` those with 2 or more, and so on until none is left.
-//! The code tells each set by its size and by its number among the subsets of that size
+//! Most elements were never mistaken for another key, and the others only a few times. Let `S₁` be
+//! the slots with a selector of 1 or more, `S₂ ⊆ S₁` the slots with 2 or more, and so on until a
+//! set is empty. The code stores the size of each set and its rank among the subsets of that size
 //!
 //! ```text
 //! |S₁| of 64, rank(S₁) < C(64, |S₁|);  |S₂| of |S₁|, rank(S₂) < C(|S₁|, |S₂|);  …;  0
@@ -13,26 +13,26 @@
 //! division, comes within a few bits of the entropy, and a block where nothing moved takes none.
 //! The rank of slots `p₁ < … < pₖ` is `ΣC(pᵢ, i)`: the combinatorial number system.
 //!
-//! An [`Extending`](super::Mode) filter's marks have bits of their own beside their length: these
-//! follow, slot by slot.
+//! The selectors of an [`Extending`](super::Mode) filter have bits in addition to their length:
+//! these follow, slot by slot.
 
-/// Slots of a block, and so marks of a code.
-pub const MARKS: usize = 64;
-/// The marks of a block's slots. See [`super::Mode`] for what a mark means; 0 is "never moved".
-pub type Marks = [u64; MARKS];
+/// Slots per block, so selectors per code.
+pub const SELECTORS: usize = 64;
+/// The selectors of a block's slots. See [`super::Mode`] for their meaning; 0 is "never moved".
+pub type Selectors = [u64; SELECTORS];
 
-/// The largest number of steps a mark counts, so that a byte holds it.
+/// The highest number of steps, so that it fits a byte.
 pub const MAX_STEPS: u64 = 255;
-/// Where a mark of an extending filter counts its bits; the bits are below.
+/// The position of the length in an extending selector; its bits are below.
 pub const LENGTH_SHIFT: u32 = 56;
-/// The most bits that a mark of an extending filter has.
+/// Maximum length of an extending selector in bits.
 pub const MAX_LENGTH: u64 = 40;
 
-/// Bytes that the longest code takes: 255 sizes of 7 bits, what 64 marks of 8 bits tell and a bit
-/// of rounding for each, or the same for 40 steps and 64·40 bits behind them; in groups
-/// 16 + 64·(1 + 7 + 8 + 40) bits.
-const LONGEST: usize = 450;
-/// Zero bytes behind a code, so that any field of up to 64 bits is read by one load.
+/// Bytes of the longest code: 255 sizes of 7 bits, the ranks of 64 selectors of 8 bits, and a bit
+/// of rounding for each; or the same for 40 steps and 64·40 bits behind them; in groups, 16 + 64·(1
+/// + 7 + 8 + 40) bits.
+const MAX_BYTES: usize = 450;
+/// Zero bytes behind a code, so that any field of up to 64 bits can be read by one load.
 pub const PADDING: usize = 16;
 
 /// `BINOMIALS[k][n]` = C(n, k).
@@ -53,7 +53,7 @@ const fn binomials() -> [[u64; 65]; 65] {
     table
 }
 
-/// Bits that tell numbers below `count` apart.
+/// Bits needed for numbers below `count`.
 #[inline(always)]
 fn width(count: u64) -> usize {
     (64 - count.saturating_sub(1).leading_zeros()) as usize
@@ -86,25 +86,25 @@ fn highest(k: usize, rank: u64) -> usize {
 
 /// A code being written.
 pub struct Code {
-    bytes: [u8; LONGEST + PADDING],
+    bytes: [u8; MAX_BYTES + PADDING],
     bits: usize,
 }
 
 impl Code {
-    /// The code of no marks above 0.
+    /// The code of selectors that are all 0.
     pub(super) fn new() -> Code {
-        Code { bytes: [0; LONGEST + PADDING], bits: 0 }
+        Code { bytes: [0; MAX_BYTES + PADDING], bits: 0 }
     }
 
-    /// The code of marks; `extending` if they have bits behind their steps.
-    pub fn of(marks: &Marks, extending: bool) -> Code {
+    /// Encodes selectors; `extending` if they have bits behind their steps.
+    pub fn of(selectors: &Selectors, extending: bool) -> Code {
         let mut code = Code::new();
-        let steps = |mark: u64| if extending { mark >> LENGTH_SHIFT } else { mark };
-        let mut members = [0u64; MARKS];
-        for (member, mark) in members.iter_mut().zip(marks) {
-            *member = steps(*mark);
+        let steps = |selector: u64| if extending { selector >> LENGTH_SHIFT } else { selector };
+        let mut members = [0u64; SELECTORS];
+        for (member, selector) in members.iter_mut().zip(selectors) {
+            *member = steps(*selector);
         }
-        let mut of = MARKS;
+        let mut of = SELECTORS;
         loop {
             // The members of the next set move to the front, in order, one step less each.
             let (mut size, mut rank) = (0, 0u64);
@@ -126,23 +126,23 @@ impl Code {
             of = size;
         }
         if extending {
-            for mark in marks.iter().filter(|mark| **mark != 0) {
-                code.push(mark & ((1 << LENGTH_SHIFT) - 1), steps(*mark) as usize);
+            for selector in selectors.iter().filter(|selector| **selector != 0) {
+                code.push(selector & ((1 << LENGTH_SHIFT) - 1), steps(*selector) as usize);
             }
         }
         code
     }
 
-    /// A byte for each mark, uncoded.
-    pub fn plain(marks: &Marks) -> Code {
-        let mut code = Code { bytes: [0; LONGEST + PADDING], bits: 8 * MARKS };
-        for (byte, mark) in code.bytes.iter_mut().zip(marks) {
-            *byte = *mark as u8;
+    /// A byte for each selector, uncoded.
+    pub fn plain(selectors: &Selectors) -> Code {
+        let mut code = Code { bytes: [0; MAX_BYTES + PADDING], bits: 8 * SELECTORS };
+        for (byte, selector) in code.bytes.iter_mut().zip(selectors) {
+            *byte = *selector as u8;
         }
         code
     }
 
-    /// The bytes, none if no mark is above 0.
+    /// The bytes; empty if all selectors are 0.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.bits.div_ceil(8)]
     }
@@ -159,7 +159,7 @@ impl Code {
     }
 }
 
-/// Reads a code whose first byte is the first of `bytes`, which may go on behind it.
+/// Reads a code from the start of `bytes`, which may continue behind it.
 struct Reader<'a> {
     bytes: &'a [u8],
     bits: usize,
@@ -179,11 +179,11 @@ impl Reader<'_> {
     }
 }
 
-/// How many steps the mark of one slot counts, from a code with [`PADDING`] bytes behind it.
+/// The steps of the selector of one slot, from a code with [`PADDING`] bytes behind it.
 #[inline(always)]
 pub fn steps_of(bytes: &[u8], slot: usize) -> u64 {
     let mut reader = Reader { bytes, bits: 0 };
-    let (mut of, mut place, mut steps) = (MARKS, slot, 0);
+    let (mut of, mut place, mut steps) = (SELECTORS, slot, 0);
     while steps < MAX_STEPS {
         let size = (reader.take(size_width(of)) as usize).min(of);
         if size == 0 {
@@ -191,7 +191,7 @@ pub fn steps_of(bytes: &[u8], slot: usize) -> u64 {
         }
         let mut rank = reader.take(rank_width(of, size));
         let mut k = size;
-        // From the highest member down to the first that is not above the place.
+        // From the highest member down to the first that is at or below the position.
         let found = loop {
             let p = highest(k, rank);
             if p <= place {
@@ -211,13 +211,13 @@ pub fn steps_of(bytes: &[u8], slot: usize) -> u64 {
     steps
 }
 
-/// The marks of a code with [`PADDING`] bytes behind it, and how many bits it took; `None` where it
-/// is not the code of any marks.
-pub fn decode(bytes: &[u8], extending: bool) -> Option<(Marks, usize)> {
-    let mut marks = [0; MARKS];
+/// Decodes selectors from a code with [`PADDING`] bytes behind it; also returns the length of the
+/// code in bits. `None` if it is not a valid code.
+pub fn decode(bytes: &[u8], extending: bool) -> Option<(Selectors, usize)> {
+    let mut selectors = [0; SELECTORS];
     let mut reader = Reader { bytes, bits: 0 };
-    let mut slots: [u8; MARKS] = std::array::from_fn(|slot| slot as u8);
-    let (mut of, most) = (MARKS, if extending { MAX_LENGTH } else { MAX_STEPS });
+    let mut slots: [u8; SELECTORS] = std::array::from_fn(|slot| slot as u8);
+    let (mut of, max) = (SELECTORS, if extending { MAX_LENGTH } else { MAX_STEPS });
     loop {
         let size = reader.take(size_width(of)) as usize;
         if size == 0 {
@@ -230,24 +230,24 @@ pub fn decode(bytes: &[u8], extending: bool) -> Option<(Marks, usize)> {
         if rank >= BINOMIALS[size][of] {
             return None;
         }
-        let mut members = [0u8; MARKS];
+        let mut members = [0u8; SELECTORS];
         for k in (1..=size).rev() {
             let p = highest(k, rank);
             rank -= BINOMIALS[k][p];
             members[k - 1] = slots[p];
-            marks[usize::from(slots[p])] += 1;
-            if marks[usize::from(slots[p])] > most {
+            selectors[usize::from(slots[p])] += 1;
+            if selectors[usize::from(slots[p])] > max {
                 return None;
             }
         }
         (slots, of) = (members, size);
     }
     if extending {
-        for mark in marks.iter_mut().filter(|mark| **mark != 0) {
-            *mark = *mark << LENGTH_SHIFT | reader.take(*mark as usize);
+        for selector in selectors.iter_mut().filter(|selector| **selector != 0) {
+            *selector = *selector << LENGTH_SHIFT | reader.take(*selector as usize);
         }
     }
-    (reader.bits <= 8 * bytes.len().saturating_sub(PADDING)).then_some((marks, reader.bits))
+    (reader.bits <= 8 * bytes.len().saturating_sub(PADDING)).then_some((selectors, reader.bits))
 }
 
 #[cfg(test)]
@@ -259,17 +259,17 @@ mod tests {
         [code.bytes(), &[0; PADDING]].concat()
     }
 
-    fn check(marks: &Marks, extending: bool) -> usize {
-        let code = Code::of(marks, extending);
+    fn check(selectors: &Selectors, extending: bool) -> usize {
+        let code = Code::of(selectors, extending);
         let bytes = padded(&code);
         if code.bytes().is_empty() {
-            assert!(marks.iter().all(|mark| *mark == 0));
+            assert!(selectors.iter().all(|selector| *selector == 0));
             return 0;
         }
         let (decoded, bits) = decode(&bytes, extending).unwrap();
-        assert_eq!((decoded, bits), (*marks, code.bits));
-        for (slot, mark) in marks.iter().enumerate() {
-            let steps = if extending { mark >> LENGTH_SHIFT } else { *mark };
+        assert_eq!((decoded, bits), (*selectors, code.bits));
+        for (slot, selector) in selectors.iter().enumerate() {
+            let steps = if extending { selector >> LENGTH_SHIFT } else { *selector };
             assert_eq!(steps_of(&bytes, slot), steps);
         }
         code.bits
@@ -283,29 +283,29 @@ mod tests {
             random
         };
         for density in [1u64, 5, 20, 80, 200, 256] {
-            for most in [1u64, 2, 6, 40] {
+            for max in [1u64, 2, 6, 40] {
                 for _ in 0..60 {
-                    let marks: Marks = std::array::from_fn(|_| {
-                        if next() % 256 < density { next() % most + 1 } else { 0 }
+                    let selectors: Selectors = std::array::from_fn(|_| {
+                        if next() % 256 < density { next() % max + 1 } else { 0 }
                     });
-                    check(&marks, false);
-                    check(&marks.map(|m| m << LENGTH_SHIFT | next() & ((1 << m) - 1)), true);
+                    check(&selectors, false);
+                    check(&selectors.map(|m| m << LENGTH_SHIFT | next() & ((1 << m) - 1)), true);
                 }
             }
         }
-        assert_eq!(check(&[0; MARKS], false), 0);
-        check(&[MAX_STEPS; MARKS], false);
+        assert_eq!(check(&[0; SELECTORS], false), 0);
+        check(&[MAX_STEPS; SELECTORS], false);
         check(&std::array::from_fn(|slot| 4 * slot as u64), false);
-        check(&[MAX_LENGTH << LENGTH_SHIFT | ((1 << MAX_LENGTH) - 1); MARKS], true);
+        check(&[MAX_LENGTH << LENGTH_SHIFT | ((1 << MAX_LENGTH) - 1); SELECTORS], true);
     }
 
     #[test]
     fn the_longest_codes_fit() {
-        // The costliest way down: every set half of the one before, or losing one at a time.
-        let halves: Marks =
+        // The worst cases: every set half of the one before, or one element less.
+        let halves: Selectors =
             std::array::from_fn(|slot| MAX_STEPS.min(MAX_STEPS - 6 + slot.trailing_zeros() as u64));
         check(&halves, false);
-        let falling: Marks = std::array::from_fn(|slot| MAX_STEPS - (slot as u64 * 37) % 64);
+        let falling: Selectors = std::array::from_fn(|slot| MAX_STEPS - (slot as u64 * 37) % 64);
         check(&falling, false);
         let long = |slot: usize| (MAX_LENGTH - slot as u64 % 40) << LENGTH_SHIFT;
         check(&std::array::from_fn(long), true);
@@ -313,12 +313,12 @@ mod tests {
 
     #[test]
     fn codes_are_near_the_entropy() {
-        // Marks as queries leave them: Poisson with mean λ. The counts cost some bits a block.
+        // Selectors after random queries: Poisson with mean λ. The sizes cost some bits per block.
         let mut random = 7;
         for lambda in [0.074f64, 0.186, 0.371] {
             let (mut bits, blocks) = (0, 2000);
             for _ in 0..blocks {
-                let marks: Marks = std::array::from_fn(|_| {
+                let selectors: Selectors = std::array::from_fn(|_| {
                     random = mix13(random + 1);
                     let mut uniform = random as f64 / 2f64.powi(64);
                     let (mut p, mut k) = ((-lambda).exp(), 0);
@@ -329,7 +329,7 @@ mod tests {
                     }
                     k
                 });
-                bits += check(&marks, false);
+                bits += check(&selectors, false);
             }
             let mut entropy = 0.0;
             let mut p = (-lambda).exp();
@@ -354,12 +354,12 @@ mod tests {
                 }
                 bytes.extend([0; PADDING]);
                 for extending in [false, true] {
-                    if let Some((marks, bits)) = decode(&bytes, extending) {
-                        let code = Code::of(&marks, extending);
+                    if let Some((selectors, bits)) = decode(&bytes, extending) {
+                        let code = Code::of(&selectors, extending);
                         assert!(code.bits == bits || code.bits == 0 && bits == 7);
                     }
                 }
-                for slot in 0..MARKS {
+                for slot in 0..SELECTORS {
                     steps_of(&bytes, slot);
                 }
             }

@@ -1,29 +1,29 @@
-//! The marks of 64 slots as a code from which any one of them is read in a few steps.
+//! A code of the selectors of 64 slots from which one selector can be read in a few steps.
 //!
-//! [`code`](super::code) is shorter, but reading one mark goes through the slots one by one. A filter
-//! whose queries read codes all the time keeps them so instead: with `S₁ ⊇ S₂ ⊇ …`
-//! as there,
+//! [`code`](super::code) is shorter, but reading one selector goes through the slots one by one. A
+//! filter whose queries read codes all the time uses this code instead: with `S₁ ⊇ S₂ ⊇ …` as
+//! there,
 //!
 //! ```text
 //! which of the 16 groups of four slots have members of S₁     16 bits
 //! which slots of each such group are members                   4 bits each
 //! which members of S₁ are in S₂, which of S₂ in S₃, … S₈       a bit each, until there are none
-//! by how much the marks of S₈ are above 8                      8 bits each
+//! by how much the selectors of S₈ are above 8                  8 bits each
 //! ```
 //!
 //! With a share `s` of the slots moved, the first two lines take `1/4 + 1 − (1 − s)⁴` bits per slot,
 //! which is within 8 % of the entropy for `s` from 0.06 to 0.4: groups of four are the best there.
-//! The bits of an [`Extending`](super::Mode) filter's marks follow, slot by slot.
+//! The bits of an [`Extending`](super::Mode) filter's selectors follow, slot by slot.
 
-use super::code::{Code, LENGTH_SHIFT, MARKS, Marks};
+use super::code::{Code, LENGTH_SHIFT, SELECTORS, Selectors};
 use crate::processor::Processor;
 
 /// Bits of the first line, and slots of a group.
 const GROUPS: usize = 16;
-const GROUP: usize = MARKS / GROUPS;
+const GROUP: usize = SELECTORS / GROUPS;
 /// The lowest bit of each group.
 const LOWEST: u64 = u64::MAX / 15;
-/// From this step on a byte tells the rest.
+/// From this step on, the excess is stored in a byte.
 const MANY: u64 = 8;
 
 #[inline(always)]
@@ -53,14 +53,14 @@ fn first(bytes: &[u8]) -> (u64, u64) {
     (groups, field(bytes, GROUPS, GROUP * count(groups)))
 }
 
-/// The slots that have moved, as bits, of a code that is not empty.
+/// The slots that have moved, as bits, from a nonempty code.
 #[inline(always)]
 pub fn moved<P: Processor>(p: P, bytes: &[u8]) -> u64 {
     let (groups, members) = first(bytes);
     p.scatter(members, p.scatter(groups, LOWEST) * 15)
 }
 
-/// How many steps the mark of one slot counts, of a code that is not empty.
+/// The steps of the selector of one slot, from a nonempty code.
 #[inline(always)]
 pub fn steps_of(bytes: &[u8], slot: usize) -> u64 {
     let (groups, members) = first(bytes);
@@ -82,14 +82,14 @@ pub fn steps_of(bytes: &[u8], slot: usize) -> u64 {
     MANY + field(bytes, at + 8 * rank, 8)
 }
 
-/// The code of marks; `extending` if they have bits behind their steps.
-pub fn encode(marks: &Marks, extending: bool) -> Code {
-    let steps = |mark: u64| if extending { mark >> LENGTH_SHIFT } else { mark };
+/// Encodes selectors; `extending` if they have bits behind their steps.
+pub fn encode(selectors: &Selectors, extending: bool) -> Code {
+    let steps = |selector: u64| if extending { selector >> LENGTH_SHIFT } else { selector };
     let mut code = Code::new();
     let in_group =
         |group: &[u64]| (0..GROUP).fold(0, |bits, slot| bits | u64::from(group[slot] != 0) << slot);
     let mut groups = [0; GROUPS];
-    for (bits, group) in groups.iter_mut().zip(marks.chunks_exact(GROUP)) {
+    for (bits, group) in groups.iter_mut().zip(selectors.chunks_exact(GROUP)) {
         *bits = in_group(group);
     }
     let occupied = (0..GROUPS).fold(0, |bits, i| bits | u64::from(groups[i] != 0) << i);
@@ -100,10 +100,10 @@ pub fn encode(marks: &Marks, extending: bool) -> Code {
     for group in groups.iter().filter(|group| **group != 0) {
         code.push(*group, GROUP);
     }
-    let mut members = [0; MARKS];
+    let mut members = [0; SELECTORS];
     let mut size = 0;
-    for mark in marks.iter().filter(|mark| **mark != 0) {
-        members[size] = steps(*mark);
+    for selector in selectors.iter().filter(|selector| **selector != 0) {
+        members[size] = steps(*selector);
         size += 1;
     }
     for step in 1..MANY {
@@ -122,24 +122,24 @@ pub fn encode(marks: &Marks, extending: bool) -> Code {
         code.push(member - MANY, 8);
     }
     if extending {
-        for mark in marks.iter().filter(|mark| **mark != 0) {
-            code.push(mark & ((1 << LENGTH_SHIFT) - 1), steps(*mark) as usize);
+        for selector in selectors.iter().filter(|selector| **selector != 0) {
+            code.push(selector & ((1 << LENGTH_SHIFT) - 1), steps(*selector) as usize);
         }
     }
     code
 }
 
-/// The marks of a code that is not empty.
-pub fn decode(bytes: &[u8], extending: bool) -> Marks {
-    let mut marks = [0; MARKS];
+/// Decodes the selectors of a nonempty code.
+pub fn decode(bytes: &[u8], extending: bool) -> Selectors {
+    let mut selectors = [0; SELECTORS];
     let (groups, members) = first(bytes);
-    let (mut slots, mut size) = ([0; MARKS], 0);
-    for (slot, mark) in marks.iter_mut().enumerate() {
+    let (mut slots, mut size) = ([0; SELECTORS], 0);
+    for (slot, selector) in selectors.iter_mut().enumerate() {
         let (group, place) = (slot / GROUP, GROUP * count(groups & below(slot / GROUP)));
         if groups >> group & 1 == 1 && members >> (place + slot % GROUP) & 1 == 1 {
             slots[size] = slot;
             size += 1;
-            *mark = 1;
+            *selector = 1;
         }
     }
     let mut at = GROUPS + GROUP * count(groups);
@@ -149,7 +149,7 @@ pub fn decode(bytes: &[u8], extending: bool) -> Marks {
         let mut later = 0;
         for i in 0..size {
             if more >> i & 1 == 1 {
-                marks[slots[i]] = step + 1;
+                selectors[slots[i]] = step + 1;
                 slots[later] = slots[i];
                 later += 1;
             }
@@ -157,17 +157,17 @@ pub fn decode(bytes: &[u8], extending: bool) -> Marks {
         size = later;
     }
     for slot in &slots[..size] {
-        marks[*slot] += field(bytes, at, 8);
+        selectors[*slot] += field(bytes, at, 8);
         at += 8;
     }
     if extending {
-        for mark in marks.iter_mut().filter(|mark| **mark != 0) {
-            let width = *mark as usize;
-            *mark = *mark << LENGTH_SHIFT | field(bytes, at, width);
+        for selector in selectors.iter_mut().filter(|selector| **selector != 0) {
+            let width = *selector as usize;
+            *selector = *selector << LENGTH_SHIFT | field(bytes, at, width);
             at += width;
         }
     }
-    marks
+    selectors
 }
 
 #[cfg(test)]
@@ -177,20 +177,20 @@ mod tests {
     use crate::hash::mix13;
     use crate::processor::{Bmi2, Plain};
 
-    fn check(marks: &Marks, extending: bool) -> usize {
-        let code = encode(marks, extending);
+    fn check(selectors: &Selectors, extending: bool) -> usize {
+        let code = encode(selectors, extending);
         if code.bytes().is_empty() {
-            assert!(marks.iter().all(|mark| *mark == 0));
+            assert!(selectors.iter().all(|selector| *selector == 0));
             return 0;
         }
-        // Whatever is behind a code is another's.
+        // The bytes behind a code belong to the next one.
         let bytes = [code.bytes(), &[0xa5; PADDING]].concat();
-        assert_eq!(decode(&bytes, extending), *marks);
+        assert_eq!(decode(&bytes, extending), *selectors);
         let mut there = 0;
-        for (slot, mark) in marks.iter().enumerate() {
-            let steps = if extending { mark >> LENGTH_SHIFT } else { *mark };
+        for (slot, selector) in selectors.iter().enumerate() {
+            let steps = if extending { selector >> LENGTH_SHIFT } else { *selector };
             assert_eq!(steps_of(&bytes, slot), steps);
-            there |= u64::from(*mark != 0) << slot;
+            there |= u64::from(*selector != 0) << slot;
         }
         assert_eq!(moved(Plain, &bytes), there);
         if let Some(p) = Bmi2::detect() {
@@ -207,19 +207,19 @@ mod tests {
             random
         };
         for density in [1u64, 5, 20, 80, 200, 256] {
-            for most in [1u64, 2, 6, 12, 40] {
+            for max in [1u64, 2, 6, 12, 40] {
                 for _ in 0..60 {
-                    let marks: Marks = std::array::from_fn(|_| {
-                        if next() % 256 < density { next() % most + 1 } else { 0 }
+                    let selectors: Selectors = std::array::from_fn(|_| {
+                        if next() % 256 < density { next() % max + 1 } else { 0 }
                     });
-                    check(&marks, false);
-                    check(&marks.map(|m| m << LENGTH_SHIFT | next() & ((1 << m) - 1)), true);
+                    check(&selectors, false);
+                    check(&selectors.map(|m| m << LENGTH_SHIFT | next() & ((1 << m) - 1)), true);
                 }
             }
         }
-        assert_eq!(check(&[0; MARKS], false), 0);
-        assert_eq!(check(&[MAX_STEPS; MARKS], false), 16 + 64 * (1 + 7 + 8));
+        assert_eq!(check(&[0; SELECTORS], false), 0);
+        assert_eq!(check(&[MAX_STEPS; SELECTORS], false), 16 + 64 * (1 + 7 + 8));
         check(&std::array::from_fn(|slot| 4 * slot as u64), false);
-        check(&[MAX_LENGTH << LENGTH_SHIFT | ((1 << MAX_LENGTH) - 1); MARKS], true);
+        check(&[MAX_LENGTH << LENGTH_SHIFT | ((1 << MAX_LENGTH) - 1); SELECTORS], true);
     }
 }

@@ -1,6 +1,6 @@
-//! Slots that come and go, and the marks that move with them.
+//! Adding and removing slots, and moving the selectors along.
 
-use super::code::{Code, Marks};
+use super::code::{Code, Selectors};
 use super::{AHEAD, Step, Stop, Stream, Telescoping};
 use crate::error::Error;
 use crate::hash::Hash128;
@@ -19,7 +19,7 @@ impl Telescoping {
         Ok(())
     }
 
-    /// [`Telescoping::insert`] for each hash from the front on until one stops; how many are in.
+    /// Inserts hashes in order until one fails; returns how many were inserted.
     pub fn insert_batch(&mut self, hashes: &[Hash128]) -> (usize, Step<()>) {
         on_best!(p => self.insert_batch_on(p, hashes))
     }
@@ -27,7 +27,7 @@ impl Telescoping {
     #[inline(always)]
     fn insert_batch_on<P: Processor>(&mut self, p: P, hashes: &[Hash128]) -> (usize, Step<()>) {
         if hashes.len() as u64 > self.table.used_slots() / 8 {
-            self.shares.forget(); // one pass over all runs takes less than following these
+            self.shares.forget(); // one pass over all runs is faster than following each change
         }
         let (mut addresses, mut done) = ([(0, 0); AHEAD], 0);
         for hashes in hashes.chunks(AHEAD) {
@@ -66,7 +66,7 @@ impl Telescoping {
             self.table.remove_slot(quotient, position)?;
             return Err(error.into());
         }
-        if self.most > 0 {
+        if self.max_steps > 0 {
             match self.raised(moved) {
                 Ok(codes) => self.write(codes),
                 Err(stop) => {
@@ -79,7 +79,7 @@ impl Telescoping {
         Ok(())
     }
 
-    /// Takes the insertion of a key back that nothing has touched since.
+    /// Undoes an insertion that nothing has touched since.
     pub(super) fn undo_insert(&mut self, hash: Hash128) -> Step<()> {
         let (quotient, stream) = Stream::new(&self.table, hash);
         let fresh = (stream.window(0, self.table.remainder_bits()), 0);
@@ -91,7 +91,7 @@ impl Telescoping {
         }
     }
 
-    /// Takes away a slot of a key that has one: where all that fit have one content, any of them.
+    /// Removes a slot of a key: any that fits, if all that fit have equal content.
     pub fn remove(&mut self, hash: Hash128) -> Step<()> {
         let (quotient, stream) = Stream::new(&self.table, hash);
         let run = self.table.run(quotient).unwrap_or(0..0);
@@ -104,8 +104,8 @@ impl Telescoping {
         };
         if fitting.any(|(_, other)| other != content) {
             return Err(Error::Parameter(
-                "the key fits slots that were adapted differently, and which is its own only the \
-                 stored hashes tell: give remote="
+                "the key fits slots that were adapted differently, and finding its own needs the \
+                 stored hashes: pass remote="
                     .into(),
             )
             .into());
@@ -117,7 +117,7 @@ impl Telescoping {
         let before = self.share_before(quotient);
         let remainder = self.table.slot(position);
         let moved = self.table.remove_slot(quotient, position)?;
-        if self.most > 0 {
+        if self.max_steps > 0 {
             match self.lowered(moved) {
                 Ok(codes) => self.write(codes),
                 Err(stop) => {
@@ -131,8 +131,8 @@ impl Telescoping {
         Ok(())
     }
 
-    pub(super) fn coded(&self, block: u64, marks: &Marks) -> Step<(u64, Code)> {
-        Ok((block, self.store.coded(marks).ok_or(Stop::Full(block))?))
+    pub(super) fn coded(&self, block: u64, selectors: &Selectors) -> Step<(u64, Code)> {
+        Ok((block, self.store.coded(selectors).ok_or(Stop::Full(block))?))
     }
 
     pub(super) fn write(&mut self, codes: Vec<(u64, Code)>) {
@@ -141,8 +141,8 @@ impl Telescoping {
         }
     }
 
-    /// The codes of the blocks whose marks change when slots `moved` move up by one, with a mark of
-    /// 0 in the first.
+    /// The codes of the blocks whose selectors change when slots `moved` move up by one, with
+    /// selector 0 in the first.
     fn raised(&self, moved: Range<u64>) -> Step<Vec<(u64, Code)>> {
         let (low, high) = (moved.start / SLOTS, moved.end / SLOTS);
         let (mut codes, mut carried) = (Vec::new(), 0);
@@ -150,34 +150,34 @@ impl Telescoping {
             if carried == 0 && self.store.is_clear(block) {
                 continue;
             }
-            let mut marks = self.store.marks(block);
+            let mut selectors = self.store.selectors(block);
             let first = if block == low { (moved.start % SLOTS) as usize } else { 0 };
             let last = (if block == high { moved.end % SLOTS } else { SLOTS - 1 }) as usize;
-            let out = marks[last];
-            marks.copy_within(first..last, first + 1);
-            marks[first] = carried;
+            let out = selectors[last];
+            selectors.copy_within(first..last, first + 1);
+            selectors[first] = carried;
             carried = out;
-            codes.push(self.coded(block, &marks)?);
+            codes.push(self.coded(block, &selectors)?);
         }
         Ok(codes)
     }
 
-    /// The codes of the blocks whose marks change when slots `moved` move down by one.
+    /// The codes of the blocks whose selectors change when slots `moved` move down by one.
     fn lowered(&self, moved: Range<u64>) -> Step<Vec<(u64, Code)>> {
         let (gone, stop) = (moved.start - 1, moved.end);
         let (low, high) = (gone / SLOTS, (stop - 1) / SLOTS);
         let mut codes = Vec::new();
         for block in low..=high {
-            let carried = if block == high { 0 } else { self.store.mark((block + 1) * SLOTS) };
+            let carried = if block == high { 0 } else { self.store.selector((block + 1) * SLOTS) };
             if carried == 0 && self.store.is_clear(block) {
                 continue;
             }
-            let mut marks = self.store.marks(block);
+            let mut selectors = self.store.selectors(block);
             let first = if block == low { (gone % SLOTS) as usize } else { 0 };
             let last = (if block == high { (stop - 1) % SLOTS } else { SLOTS - 1 }) as usize;
-            marks.copy_within(first + 1..last + 1, first);
-            marks[last] = carried;
-            codes.push(self.coded(block, &marks)?);
+            selectors.copy_within(first + 1..last + 1, first);
+            selectors[last] = carried;
+            codes.push(self.coded(block, &selectors)?);
         }
         Ok(codes)
     }

@@ -2,15 +2,15 @@
 //!
 //! Several hashes may fit a slot and several slots a hash, so owners are found together: a matching
 //! that gives each hash a slot of its own, by shortest augmenting paths (Berge 1957). Runs have one
-//! element on average, so there is little to search. Keys that were chosen to share a quotient, or
-//! inserted many times, make a long run, and a matching takes up to the cube of its length: after
-//! [`MAX_STEPS`] the search is given up, which is safe.
+//! element on average, so the search is short. Keys chosen to share a quotient, or inserted many
+//! times, make a long run, and matching takes up to the cube of its length: after [`MAX_STEPS`] the
+//! search is abandoned, which is safe.
 
-/// The longest run that is adapted. Of random keys, none is longer in any filter ever built: a
-/// quotient has at most one key on average, and more than 64 with probability 1e-90.
+/// The longest run that is adapted. Random keys never make a longer one: a quotient has at most one
+/// key on average, and more than 64 with probability 1e-90.
 pub const MAX_RUN: u64 = 64;
-/// The most pairs of a hash and a slot that are compared for one matching: enough for any run of
-/// [`MAX_RUN`].
+/// Limit on the pairs of a hash and a slot that are compared for one matching: enough for any run
+/// of [`MAX_RUN`].
 const MAX_STEPS: usize = 2 * (MAX_RUN * MAX_RUN * MAX_RUN) as usize;
 
 /// The slots of a run with their owners.
@@ -27,8 +27,9 @@ impl Matching {
         Matching { owners: vec![None; slots], steps: 0 }
     }
 
-    /// Gives hash `index` a slot of its own, moving others where that helps. `false`, and no change,
-    /// where it cannot be, or would take too long. `fits(hash, slot)` tells where a hash may go.
+    /// Gives hash `index` a slot of its own, and moves others if necessary. Returns `false`, and
+    /// changes nothing, if that is impossible or takes too long. `fits(hash, slot)` says whether a
+    /// hash fits a slot.
     pub fn place(&mut self, index: usize, fits: &impl Fn(usize, usize) -> bool) -> bool {
         let slots = self.owners.len();
         // By slot: the slot whose owner would move here; itself if the new hash would.
@@ -92,8 +93,8 @@ mod tests {
         best
     }
 
-    /// All hashes fit all slots, so that each search visits every owner: the cube of the length,
-    /// for any run that is adapted, and no more for longer ones.
+    /// All hashes fit all slots, so each search visits every owner: the cube of the length for any
+    /// run that is adapted, and no more for longer ones.
     #[test]
     fn steps_are_bounded() {
         let steps = |length: usize| {
@@ -103,7 +104,7 @@ mod tests {
         };
         assert_eq!(steps(MAX_RUN as usize).1, MAX_RUN as usize);
         for length in [100, 500, 2000] {
-            // Where a search is given up, the next ones are after their first slot.
+            // After an abandoned search, the next ones stop at their first slot.
             assert!(steps(length).0 <= MAX_STEPS + 2 * length * length);
         }
     }

@@ -1,36 +1,36 @@
 //! Adaptive quotient filters: telescoping (Lee, McCauley, Singh and Stein 2021) and extending, the
 //! broom filter (Bender et al. 2018).
 //!
-//! Each key that was inserted has one slot in the run of its quotient, with a remainder of `r` bits
-//! and a *mark* that says which of the key's bits the remainder is ([`Mode`]). All marks begin at 0.
-//! When a key `y` that is not stored fits the slot of a stored key `x`, the slot moves to a mark
-//! under which `x` and `y` differ: from then on `y` does not fit it, and neither does, by
-//! chance, most of what shared the old bits. The expected rate of a query, repeated or not, stays
+//! Each inserted key has one slot in the run of its quotient, with a remainder of `r` bits and a
+//! *selector* that says which of the key's bits the remainder is ([`Mode`]). All selectors start at
+//! 0. When an absent key `y` fits the slot of a stored key `x`, the slot moves to a selector under
+//! which `x` and `y` differ: from then on `y` does not fit it, and neither do most other keys that
+//! shared the old bits. The expected rate of a query, repeated or not, stays
 //!
 //! ```text
 //! α ≤ ε = 2^−r per slot of its quotient          (Theorem 1)
 //! ```
 //!
-//! Rewriting a slot takes the hash of its owner, which the filter does not have: it is in the
-//! *remote*, the store's index of hashes, where those of a quotient are one range. What the range
-//! holds is matched to the slots by content ([`matching`]). The invariant:
+//! Rewriting a slot needs the hash of its owner, which the filter does not have. It is in the
+//! *remote*, the store's index of hashes, where the hashes of a quotient are one range. The hashes
+//! of the range are matched to the slots by content ([`matching`]). The invariant:
 //!
 //! > Every stored hash has a slot of its own that it fits.
 //!
-//! So no stored key is denied. There may be more slots than stored hashes, ghosts of insertions
-//! that were never committed; they are left alone. A run is rewritten only if all hashes that the
-//! remote lists for it have slots, and only if no insertion or removal came between reading the
+//! So no stored key is rejected. There may be more slots than stored hashes: ghosts of insertions
+//! that were never committed. They are left alone. A run is rewritten only if all hashes that the
+//! remote lists for it have slots, and only if nothing was inserted or removed between reading the
 //! remote and rewriting (`version`). `tests/filters/test_protocol.py` is this protocol as a model.
 //!
-//! Marks are coded, 64 slots together ([`code`], [`groups`]); [`Store`] has three layouts for the
-//! codes. In [`Layout::Block`] a code has 56 bits: where one overflows, all marks of its block go
-//! back to 0, with the remainders of their owners, which takes the hashes of every run that the
-//! block has slots of ([`Stop::Full`]).
+//! The selectors of 64 slots are coded together ([`code`], [`groups`]); [`Store`] has three layouts
+//! for the codes. In [`Layout::Block`] a code has 56 bits: if one overflows, all selectors of its
+//! block are reset to 0, with the remainders of their owners, which needs the hashes of every run
+//! with slots in the block ([`Stop::Full`]).
 //!
 //! In reading order: `stream.rs` (bits of a key), `code.rs`, `groups.rs`, `store.rs`, this file
-//! (query), `insert.rs` (insert, remove), `matching.rs`, `adapt.rs` (with the remote's hashes in hand),
-//! `build.rs` (from sorted hashes; grow, merge), `rate.rs`, `shared.rs` (threads), `remote.rs` (the remote),
-//! `open.rs` (the frame).
+//! (query), `insert.rs` (insert, remove), `matching.rs`, `adapt.rs` (given the remote's hashes),
+//! `build.rs` (from sorted hashes; grow, merge), `rate.rs`, `shared.rs` (threads), `remote.rs` (the
+//! remote), `open.rs` (the frame).
 
 mod adapt;
 mod build;
@@ -56,17 +56,17 @@ use crate::error::{Error, Result};
 use crate::hash::Hash128;
 use crate::processor::{Processor, on_best};
 use crate::quotient::{SLOTS, Table};
-use code::{LENGTH_SHIFT, Marks};
+use code::{LENGTH_SHIFT, Selectors};
 use rate::Shares;
 use std::ops::Range;
 
-/// How many keys a batch looks ahead, as in the quotient filter.
+/// How many keys ahead a batch prefetches, as in the quotient filter.
 const AHEAD: usize = 32;
 
-/// What stops a change; nothing has changed then.
+/// The reason why a change was not made; the filter is unchanged.
 #[derive(Debug)]
 pub enum Stop {
-    /// The marks of this block do not fit its code.
+    /// The selectors of this block do not fit its code.
     Full(u64),
     /// Anything else.
     Failed(Error),
@@ -81,17 +81,17 @@ impl From<Error> for Stop {
 /// The result of a change.
 pub type Step<T> = std::result::Result<T, Stop>;
 
-/// Slots with marks. See the head of this file.
+/// Slots with selectors. See the head of this file.
 pub struct Telescoping {
     table: Table,
     store: Store,
-    /// No mark has more steps.
-    most: u64,
-    /// How often a slot came or went.
+    /// An upper bound of the steps of all selectors.
+    max_steps: u64,
+    /// How often a slot was added or removed.
     version: u64,
-    /// How many marks went back to 0 because their block's code was full.
+    /// How many selectors were reset to 0 because their block's code was full.
     forgotten: u64,
-    /// What the rate is computed from.
+    /// The sum that the rate is computed from.
     shares: Shares,
 }
 
@@ -108,41 +108,42 @@ impl Telescoping {
         Ok(Telescoping {
             table,
             store,
-            most: 0,
+            max_steps: 0,
             version: 0,
             forgotten: 0,
             shares: Shares::default(),
         })
     }
 
-    /// The slots without their marks.
+    /// The slots without their selectors.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// The marks.
+    /// The selectors.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// How often a slot came or went: who read the remote before that must read it again.
+    /// How often a slot was added or removed: hashes of the remote read at an earlier version are
+    /// outdated.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// How many marks were forgotten because a code was full.
+    /// How many selectors were reset because a code was full.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
-    /// How many slots have this many steps, from 0 on.
+    /// The number of slots by their steps, from 0 on.
     pub fn histogram(&self) -> Vec<u64> {
         let mut counts = vec![self.table.used_slots()];
         for block in 0..self.table.slots() / SLOTS {
             if self.store.is_clear(block) {
                 continue;
             }
-            for steps in self.store.marks(block).map(|mark| self.steps(mark)) {
+            for steps in self.store.selectors(block).map(|selector| self.steps(selector)) {
                 if steps > 0 {
                     counts.resize(counts.len().max(steps as usize + 1), 0);
                     counts[0] -= 1;
@@ -159,7 +160,7 @@ impl Telescoping {
         on_best!(p => self.contains_on(p, quotient, stream))
     }
 
-    /// [`Telescoping::contains`] for each hash, into the place of `out` with its index.
+    /// [`Telescoping::contains`] for each hash, into `out` at the same index.
     pub fn contains_batch(&self, hashes: &[Hash128], out: &mut [bool]) {
         on_best!(p => self.contains_batch_on(p, hashes, out))
     }
@@ -172,11 +173,11 @@ impl Telescoping {
             for (address, hash) in addresses.iter_mut().zip(hashes) {
                 *address = Stream::new(&self.table, *hash);
                 self.table.prefetch(address.0);
-                if self.most > 0 {
+                if self.max_steps > 0 {
                     self.store.prefetch(address.0 / SLOTS);
                 }
             }
-            if self.most > 0 {
+            if self.max_steps > 0 {
                 for (quotient, _) in &addresses[..hashes.len()] {
                     self.store.prefetch_code(quotient / SLOTS);
                 }
@@ -195,7 +196,7 @@ impl Telescoping {
         let start = self.table.start_on(p, quotient);
         let bits = self.table.remainder_bits();
         let fresh = stream.window(0, bits);
-        if self.most == 0 {
+        if self.max_steps == 0 {
             return self.table.run_has(start, fresh);
         }
         let end = self.table.runend_from(start);
@@ -211,9 +212,9 @@ impl Telescoping {
             }
             return self.run_fits(start..end + 1, stream);
         }
-        // Decode only where a slot holds what the key would have there under some mark.
+        // Decode only if a slot holds the key's remainder under some selector.
         let step = u64::from(bits);
-        self.table.run_has_any(start, self.most, |i| stream.window(i * step, bits))
+        self.table.run_has_any(start, self.max_steps, |i| stream.window(i * step, bits))
             && self.run_fits(start..end + 1, stream)
     }
 
@@ -223,39 +224,39 @@ impl Telescoping {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let may_fit = |held: u64| match (mode, self.store.layout()) {
             (Mode::Extending, _) => stream.window(0, bits) == held,
-            // A mark is as quickly decoded as the key's windows are tried.
+            // Decoding a selector is as fast as trying the key's windows.
             (Mode::Telescoping, Layout::Growing) => true,
             (Mode::Telescoping, _) => {
-                (0..=self.most).any(|mark| stream.remainder(mode, bits, mark) == held)
+                (0..=self.max_steps).any(|selector| stream.remainder(mode, bits, selector) == held)
             }
         };
         run.any(|slot| {
             let held = self.table.slot(slot);
-            may_fit(held) && stream.fits(mode, bits, (held, self.store.mark(slot)))
+            may_fit(held) && stream.fits(mode, bits, (held, self.store.selector(slot)))
         })
     }
 
-    /// What the slots of a run hold: remainders with marks.
+    /// The slots of a run as remainders with selectors.
     fn contents(&self, run: Range<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let mut decoded: Option<(u64, Marks)> = None;
+        let mut decoded: Option<(u64, Selectors)> = None;
         run.map(move |slot| {
             let block = slot / SLOTS;
-            if self.most == 0 || self.store.is_clear(block) {
+            if self.max_steps == 0 || self.store.is_clear(block) {
                 return (self.table.slot(slot), 0);
             }
-            let marks = match decoded {
-                Some((known, marks)) if known == block => marks,
-                _ => self.store.marks(block),
+            let selectors = match decoded {
+                Some((known, selectors)) if known == block => selectors,
+                _ => self.store.selectors(block),
             };
-            decoded = Some((block, marks));
-            (self.table.slot(slot), marks[(slot % SLOTS) as usize])
+            decoded = Some((block, selectors));
+            (self.table.slot(slot), selectors[(slot % SLOTS) as usize])
         })
     }
 
-    fn steps(&self, mark: u64) -> u64 {
+    fn steps(&self, selector: u64) -> u64 {
         match self.store.mode() {
-            Mode::Telescoping => mark,
-            Mode::Extending => mark >> LENGTH_SHIFT,
+            Mode::Telescoping => selector,
+            Mode::Extending => selector >> LENGTH_SHIFT,
         }
     }
 }

@@ -1,17 +1,17 @@
-//! The share of absent keys that fit a slot: a sum over runs, kept up to date once it was asked for.
+//! The fraction of absent keys that fit a slot: a sum over runs, maintained once it was computed.
 
 use super::{LENGTH_SHIFT, Mode, Telescoping};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-/// Shares are whole multiples of 2^-90, so that what was added can be subtracted again without error:
-/// 2^37 runs have a sum below 2^127, and a share above 2^-37 loses nothing.
+/// Shares are multiples of 2^-90, so that they can be added and subtracted without error: 2^37 runs
+/// have a sum below 2^127, and a share above 2^-37 loses nothing.
 const UNIT: f64 = (1u128 << 90) as f64;
 
 /// The sum of the shares of all runs, if it is known.
 #[derive(Default)]
 pub(super) struct Shares {
     known: AtomicBool,
-    /// The two halves. Readers that find the sum at the same time write the same.
+    /// The two halves. Readers that compute the sum at the same time write the same value.
     sum: [AtomicU64; 2],
 }
 
@@ -27,15 +27,15 @@ impl Shares {
         self.known.store(true, Release);
     }
 
-    /// Forgets the sum: the next that asks for it adds it up.
+    /// Discards the sum; the next reader computes it again.
     pub(super) fn forget(&mut self) {
         *self.known.get_mut() = false;
     }
 }
 
 impl Telescoping {
-    /// The share of absent keys that fit a slot, exactly: in a run, remainders under one mark
-    /// exclude each other, and marks are independent.
+    /// The fraction of absent keys that fit a slot, exactly: in a run, remainders under one
+    /// selector exclude each other, and selectors are independent.
     pub fn rate(&self) -> f64 {
         let sum = self.shares.get().unwrap_or_else(|| {
             let runs = self.table.runs(0..self.table.quotients());
@@ -46,13 +46,13 @@ impl Telescoping {
         sum as f64 / UNIT / self.table.quotients() as f64
     }
 
-    /// The share of a quotient's run, where the sum is known and has to follow its changes.
+    /// The share of a quotient's run, if the sum is known and must be maintained.
     #[inline]
     pub(super) fn share_before(&self, quotient: u64) -> Option<u128> {
         self.shares.known.load(Relaxed).then(|| self.share_of(quotient))
     }
 
-    /// Brings the sum up to date after a change of a run, given its share before.
+    /// Updates the sum after a change of a run, given its share before.
     #[inline]
     pub(super) fn share_after(&mut self, quotient: u64, before: Option<u128>) {
         if let (Some(before), Some(sum)) = (before, self.shares.get()) {
@@ -67,7 +67,8 @@ impl Telescoping {
 
     fn share(&self, run: std::ops::Range<u64>) -> u128 {
         let space = 2f64.powi(self.table.remainder_bits() as i32);
-        let mut slots: Vec<_> = self.contents(run).map(|(held, mark)| (mark, held)).collect();
+        let mut slots: Vec<_> =
+            self.contents(run).map(|(held, selector)| (selector, held)).collect();
         slots.sort_unstable();
         slots.dedup();
         let share = match self.store.mode() {
@@ -75,7 +76,8 @@ impl Telescoping {
                 let missed = slots.chunk_by(|one, other| one.0 == other.0);
                 1.0 - missed.map(|same| 1.0 - same.len() as f64 / space).product::<f64>()
             }
-            // Sorted by length: what a shorter one with the same bits covers counts once.
+            // Sorted by length: keys that a shorter slot with the same bits accepts are not counted
+            // twice.
             Mode::Extending => (0..slots.len())
                 .filter(|&i| !slots[..i].iter().any(|&shorter| covers(shorter, slots[i])))
                 .map(|i| 2f64.powi(-((slots[i].0 >> LENGTH_SHIFT) as i32)) / space)
@@ -85,9 +87,10 @@ impl Telescoping {
     }
 }
 
-/// Whether what fits the one slot of an extending filter, as (mark, remainder), fits the other.
+/// Whether the first slot of an extending filter, as (selector, remainder), accepts all keys that
+/// the second accepts.
 fn covers(short: (u64, u64), long: (u64, u64)) -> bool {
     let (ours, theirs) = (short.0 >> LENGTH_SHIFT, long.0 >> LENGTH_SHIFT);
-    let bits = |mark: u64| mark & ((1 << LENGTH_SHIFT) - 1);
+    let bits = |selector: u64| selector & ((1 << LENGTH_SHIFT) - 1);
     short.1 == long.1 && ours <= theirs && bits(short.0) == bits(long.0) >> (theirs - ours)
 }

@@ -1,7 +1,7 @@
-//! Changes that take the stored hashes, from a remote.
+//! Changes that need the stored hashes, from a remote.
 //!
-//! The remote is foreign code: no lock is held while it runs. So what it returned may be outdated when
-//! it is used. The filter's version shows that, and the remote is read again.
+//! The remote is foreign code, so no lock is held while it runs, and its results may be outdated
+//! when they are used. The filter's version shows that, and the remote is read again.
 
 use super::adapt::of_quotient;
 use super::shared::{Shared, full, without_remote};
@@ -13,39 +13,40 @@ use crate::quotient::capacity;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How often the remote is read again when others insert or remove meanwhile. After that an
-/// adaptation is given up, which is safe.
+/// How often the remote is read again if other threads insert or remove meanwhile. After that the
+/// adaptation is abandoned, which is safe.
 const TRIES: usize = 16;
 
 /// How many ranges are read in one request.
 const AT_ONCE: usize = 256;
 
-/// The stored hashes, insertions under way included.
+/// The stored hashes, including those of insertions in progress.
 pub trait Remote {
-    /// Those whose first word is in a range, both ends included, with repetitions.
+    /// The hashes whose first word is in a range, both ends included, with repetitions.
     fn run(&mut self, low: u64, high: u64) -> Result<Vec<Hash128>>;
-    /// [`Remote::run`] of each range, in one request where that can be.
+    /// [`Remote::run`] of each range, in one request if possible.
     fn runs(&mut self, ranges: &[(u64, u64)]) -> Result<Vec<Vec<Hash128>>> {
         ranges.iter().map(|&(low, high)| self.run(low, high)).collect()
     }
-    /// All of them.
+    /// All stored hashes.
     fn scan(&mut self) -> Result<Vec<Hash128>>;
 }
 
 impl Shared {
-    /// Reads the hashes of some quotients from the remote, with the version of the filter before.
+    /// Reads the hashes of some quotients from the remote; also returns the filter's version before
+    /// the read.
     fn read_run(
         &self,
         remote: &mut dyn Remote,
         quotients: impl FnOnce(&Telescoping) -> Range<u64>,
     ) -> Result<(u64, Vec<Hash128>)> {
         let (version, (low, high)) =
-            self.look(|filter| (filter.version(), filter.words(quotients(filter))));
+            self.with(|filter| (filter.version(), filter.words(quotients(filter))));
         Ok((version, remote.run(low, high)?))
     }
 
-    /// Moves the slots that keys which are not stored fit; for each key, whether any slot moved.
-    /// Runs that are too long are left alone, and the remote is not read for them.
+    /// Moves the slots that absent keys fit; returns for each key whether any slot moved. Runs that
+    /// are too long are left alone, and the remote is not read for them.
     pub fn adapt(
         &self,
         hashes: &[Hash128],
@@ -57,12 +58,12 @@ impl Shared {
         self.contains(hashes, &mut fitting);
         let mut indices: Vec<usize> = (0..hashes.len()).filter(|&index| fitting[index]).collect();
         let quotient = |filter: &Telescoping, index: usize| filter.table().split(hashes[index]).0;
-        self.look(|filter| indices.sort_by_key(|&index| (quotient(filter, index), index)));
-        let mut groups: Vec<&[usize]> = self.look(|filter| {
+        self.with(|filter| indices.sort_by_key(|&index| (quotient(filter, index), index)));
+        let mut groups: Vec<&[usize]> = self.with(|filter| {
             indices.chunk_by(|&a, &b| quotient(filter, a) == quotient(filter, b)).collect()
         });
         groups.retain(|own| {
-            let skipped = self.look(|filter| filter.too_long(quotient(filter, own[0])));
+            let skipped = self.with(|filter| filter.too_long(quotient(filter, own[0])));
             self.skipped.fetch_add(if skipped { own.len() as u64 } else { 0 }, Relaxed);
             !skipped
         });
@@ -76,13 +77,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads the stored hashes with the quotient of each hash, with the version of the filter before.
+    /// Reads the stored hashes with the quotient of each hash; also returns the filter's version
+    /// before the read.
     fn read_runs(
         &self,
         remote: &mut dyn Remote,
         hashes: &[Hash128],
     ) -> Result<(u64, Vec<Vec<Hash128>>)> {
-        let (version, ranges): (u64, Vec<(u64, u64)>) = self.look(|filter| {
+        let (version, ranges): (u64, Vec<(u64, u64)>) = self.with(|filter| {
             let quotients = hashes.iter().map(|hash| filter.table().split(*hash).0);
             (filter.version(), quotients.map(|q| filter.words(q..q + 1)).collect())
         });
@@ -100,8 +102,7 @@ impl Shared {
         Ok((version, runs))
     }
 
-    /// [`Shared::adapt`] for keys of one quotient, whose stored hashes were read at a version of the
-    /// filter.
+    /// [`Shared::adapt`] for keys of one quotient whose stored hashes were read at `version`.
     fn adapt_run(
         &self,
         hashes: &[Hash128],
@@ -150,7 +151,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Forgets the marks of a block whose code is full; whether there is room now.
+    /// Resets the selectors of a block whose code is full; returns whether the code now fits.
     fn forget(&self, block: u64, remote: &mut dyn Remote) -> Result<bool> {
         for _ in 0..TRIES {
             let (version, stored) = self.read_run(remote, |filter| filter.quotients_of(block))?;
@@ -162,11 +163,11 @@ impl Shared {
         Ok(false)
     }
 
-    /// Inserts hashes, all or none; grows where there is no room. The remote may list those that
-    /// are being inserted or not.
+    /// Inserts hashes, all or none; grows if the filter is full. The remote may or may not list
+    /// hashes that are being inserted.
     pub fn insert_with(&self, hashes: &[Hash128], remote: &mut dyn Remote) -> Result<()> {
         let mut done = 0;
-        while !self.read().has_room(hashes.len() - done) {
+        while !self.read().can_hold(hashes.len() - done) {
             self.grow(remote)?;
         }
         loop {
@@ -196,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// Takes a slot of a key away that the remote, where the key is gone already, does not need.
+    /// Removes a slot of a key that was deleted from the remote: one that no stored hash needs.
     pub fn remove_with(&self, hash: Hash128, remote: &mut dyn Remote) -> Result<()> {
         for _ in 0..TRIES {
             let quotient = |filter: &Telescoping| filter.table().split(hash).0;
@@ -214,11 +215,11 @@ impl Shared {
                 other => return without_remote(other),
             }
         }
-        // Never a quiet moment: the slot stays as a ghost.
+        // Other threads never stopped changing the filter: the slot stays as a ghost.
         Ok(())
     }
 
-    /// [`Shared::remove_with`] for each hash; for each, whether it was there.
+    /// [`Shared::remove_with`] for each hash; returns for each whether it was present.
     pub fn remove_many_with(
         &self,
         hashes: &[Hash128],
@@ -228,14 +229,15 @@ impl Shared {
         for (hashes, removed) in hashes.chunks(AT_ONCE).zip(removed.chunks_mut(AT_ONCE)) {
             let (version, runs) = self.read_runs(remote, hashes)?;
             let mut inner = self.write()?;
-            // What removals here change is not what was read; what others changed since may be.
+            // The removals of this loop do not outdate the hashes read; changes by other threads
+            // may.
             let known = if inner.filter.version() == version { hashes.len() } else { 0 };
             let mut left: Vec<usize> = (known..hashes.len()).collect();
             for (index, stored) in runs.iter().enumerate().take(known) {
                 let table = inner.filter.table();
                 let quotient = table.split(hashes[index]).0;
                 let mut stored = of_quotient(&inner.filter, quotient, stored);
-                // Those that are removed next keep their slots until then.
+                // Hashes that are removed next keep their slots until then.
                 let later = hashes[index + 1..].iter();
                 stored.extend(later.filter(|hash| table.split(**hash).0 == quotient));
                 match inner.filter.remove_known(hashes[index], &stored) {
@@ -251,10 +253,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes hashes that have slots, each one of its own: every hash that the remote lists and each
-    /// of these can be given another slot that it fits. Whatever is removed, the same then holds for
-    /// the others. So where all slots that a hash fits are alike, one of them may go, and the remote
-    /// is read for the other hashes only.
+    /// Removes hashes that own slots: the remote's hashes and these can all be given a slot each.
+    /// This stays true for the rest after each removal. So if all slots that a hash fits have equal
+    /// content, any of them may go; the remote is read only for the other hashes.
     pub fn remove_owned(&self, hashes: &[Hash128], remote: &mut dyn Remote) -> Result<()> {
         let mut unclear = Vec::new();
         let mut inner = self.write()?;
@@ -276,7 +277,7 @@ impl Shared {
     /// Doubles the capacity, from the stored hashes.
     pub fn grow(&self, remote: &mut dyn Remote) -> Result<()> {
         for _ in 0..TRIES {
-            let version = self.look(Telescoping::version);
+            let version = self.with(Telescoping::version);
             let stored = remote.scan()?;
             let mut inner = self.write()?;
             if inner.filter.version() == version {

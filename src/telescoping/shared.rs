@@ -1,4 +1,4 @@
-//! An adaptive filter that threads share.
+//! An adaptive filter shared by threads.
 
 use super::open::blocks;
 use super::{Layout, Mode, Step, Stop, Telescoping};
@@ -36,9 +36,9 @@ pub static KIND_EXTENDING: Kind = Kind {
     })
 };
 
-/// A [`Telescoping`] behind a lock, with the number of keys at which it is full.
+/// A [`Telescoping`] behind a lock, with its capacity in keys.
 pub struct Shared {
-    /// As in the filter, which never changes it: readable without the lock.
+    /// A copy of the filter's mode, which never changes: readable without the lock.
     mode: Mode,
     inner: RwLock<Inner>,
     /// Adaptations that were skipped because the run was too long, since the filter was opened.
@@ -51,17 +51,17 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Whether there are slots for this many keys more.
-    pub(super) fn has_room(&self, more: usize) -> bool {
+    /// Whether this many more keys fit.
+    pub(super) fn can_hold(&self, more: usize) -> bool {
         let table = self.filter.table();
-        let most = capacity::most_slots(self.capacity, table.quotients());
-        table.used_slots().saturating_add(more as u64) <= most
+        let max = capacity::max_slots(self.capacity, table.quotients());
+        table.used_slots().saturating_add(more as u64) <= max
     }
 
-    fn no_room(&self, more: usize) -> Error {
+    fn over_capacity(&self, more: usize) -> Error {
         Error::Capacity(format!(
-            "there is no room for {more} more keys in a filter of {} that holds {}: give remote=, \
-             the stored hashes, and it grows",
+            "the filter is full: {more} more keys exceed its capacity of {} ({} slots are in use); \
+             pass remote=, the stored hashes, to let it grow",
             self.capacity,
             self.filter.table().used_slots()
         ))
@@ -70,13 +70,13 @@ impl Inner {
 
 pub(super) fn full(_block: u64) -> Error {
     Error::Capacity(
-        "the selectors of a block do not fit its code, and only the stored hashes tell what its \
-         slots hold without them: give remote="
+        "the selectors of a block do not fit its code, and resetting them needs the stored \
+         hashes: pass remote="
             .into(),
     )
 }
 
-/// The result of a change that has no remote to resolve a full block with.
+/// The result of a change without a remote, which could free a full block.
 pub(super) fn without_remote<T>(step: Step<T>) -> Result<T> {
     step.map_err(|stop| match stop {
         Stop::Full(block) => full(block),
@@ -121,9 +121,9 @@ impl Shared {
         self.skipped.load(Relaxed)
     }
 
-    /// Looks at the filter while no writer changes it.
-    pub fn look<R>(&self, look: impl FnOnce(&Telescoping) -> R) -> R {
-        look(&self.read().filter)
+    /// Reads the filter while no writer changes it.
+    pub fn with<R>(&self, visit: impl FnOnce(&Telescoping) -> R) -> R {
+        visit(&self.read().filter)
     }
 
     pub(super) fn read(&self) -> ReadGuard<'_, Inner> {
@@ -136,17 +136,17 @@ impl Shared {
         Ok(inner)
     }
 
-    /// The filter of the insertions into both.
+    /// A filter of the insertions into both.
     pub fn merge(&self, other: &Shared) -> Result<Shared> {
-        // One after the other: a copy of the first, so that no thread holds two locks. A filter with
-        // itself is that copy twice, which cannot grow in between.
+        // One lock at a time: a copy of the first is made, so that no thread holds two. Merging a
+        // filter with itself merges that copy twice, which cannot grow in between.
         let copy = self.duplicate()?;
         let one = copy.read();
         let second = (!std::ptr::eq(self, other)).then(|| other.read());
         let two = second.as_ref().unwrap_or(&one);
         let capacity = one.capacity.max(two.capacity);
         let merged = Inner { filter: without_remote(one.filter.merged(&two.filter))?, capacity };
-        if !merged.has_room(0) {
+        if !merged.can_hold(0) {
             return Err(Error::Capacity(format!(
                 "the {} keys of both filters do not fit into a capacity of {capacity}: grow both first",
                 merged.filter.table().used_slots()
@@ -159,10 +159,10 @@ impl Shared {
         let Inner { filter, capacity } = &*self.read();
         let (table, store) = (filter.table(), filter.store());
         let blocks = blocks(table);
-        let marks = store.to_bytes(blocks);
+        let selectors = store.to_bytes(blocks);
         let slots = Buffer::copied(table.as_bytes())?;
         let shape = (table.quotients(), table.remainder_bits());
-        let mut copy = Telescoping::open(shape, store.layout(), store.mode(), slots, &marks)?;
+        let mut copy = Telescoping::open(shape, store.layout(), store.mode(), slots, &selectors)?;
         copy.forgotten = filter.forgotten;
         Ok(Shared::over(copy, *capacity))
     }
@@ -184,8 +184,8 @@ impl Kernel for Shared {
         by_high_half(hashes, out)
     }
 
-    fn read_through(&self, part: usize, parts: usize) {
-        self.read().filter.table().read_through(part, parts);
+    fn preload(&self, part: usize, parts: usize) {
+        self.read().filter.table().preload(part, parts);
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
@@ -197,7 +197,7 @@ impl Kernel for Shared {
     }
 
     fn count(&self) -> u64 {
-        self.look(|filter| filter.table().used_slots())
+        self.with(|filter| filter.table().used_slots())
     }
 
     fn capacity(&self) -> Option<u64> {
@@ -213,20 +213,20 @@ impl Kernel for Shared {
     }
 
     fn size_in_bits(&self) -> u64 {
-        self.look(|filter| {
+        self.with(|filter| {
             8 * (filter.table().size_in_bytes() + filter.store().size_in_bytes()) as u64
         })
     }
 
     fn rate(&self) -> f64 {
-        self.look(Telescoping::rate)
+        self.with(Telescoping::rate)
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
         Ok(Arc::new(self.duplicate()?))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let Inner { filter, capacity } = &*self.read();
         let (table, store) = (filter.table(), filter.store());
         let layout = match store.layout() {
@@ -236,12 +236,12 @@ impl Kernel for Shared {
         };
         let bits = u64::from(table.remainder_bits());
         let parameters = vec![table.quotients(), bits, layout, *capacity, filter.forgotten()];
-        let marks = store.to_bytes(blocks(table));
+        let selectors = store.to_bytes(blocks(table));
         let sections = vec![
             Section { kind: SECTION_BITS, piece: 0, bytes: table.as_bytes() },
-            Section { kind: SECTION_SELECTORS, piece: 0, bytes: &marks },
+            Section { kind: SECTION_SELECTORS, piece: 0, bytes: &selectors },
         ];
-        look(Content {
+        visit(Content {
             parameters,
             count: table.used_slots(),
             capacity: Some(*capacity),
@@ -251,8 +251,8 @@ impl Kernel for Shared {
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
         let mut inner = self.write()?;
-        if !inner.has_room(hashes.len()) {
-            return Err(inner.no_room(hashes.len()));
+        if !inner.can_hold(hashes.len()) {
+            return Err(inner.over_capacity(hashes.len()));
         }
         let (done, step) = inner.filter.insert_batch(hashes);
         if step.is_err() {

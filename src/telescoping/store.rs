@@ -1,37 +1,37 @@
-//! Where the marks of all blocks are: fixed room for each, or as much as each needs.
+//! Storage for the selectors of all blocks: of fixed size per block, or growing with its code.
 
-use super::code::{self, Code, MARKS, Marks, PADDING};
+use super::code::{self, Code, PADDING, SELECTORS, Selectors};
 use super::groups;
 use super::stream::Mode;
 use crate::bits::{Buffer, prefetch};
 use crate::error::{Error, Result};
 use crate::processor::Processor;
 
-/// How marks are kept.
+/// How selectors are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// A code of 56 bits per block; marks that do not fit are forgotten.
+    /// A code of 56 bits per block; selectors that do not fit are reset.
     Block,
-    /// A code of as many bytes as it takes per block, in groups; nothing is forgotten.
+    /// A code of variable length per block, in groups; nothing is reset.
     Growing,
-    /// A byte per mark, uncoded.
+    /// A byte per selector, uncoded.
     Plain,
 }
 
 /// Bytes of a code of 56 bits.
 const BLOCK: usize = 7;
 /// Blocks that share a piece of memory for their codes, which moves when one gets longer: 64 codes
-/// are half a kilobyte, quickly moved, and what the piece itself costs is shared by 4,096 slots.
+/// are half a kilobyte, which moves quickly, and the overhead of a piece is shared by 4,096 slots.
 const SHARING: usize = 64;
 
-/// The marks of a filter, block by block.
+/// The selectors of a filter by block.
 pub struct Store {
     mode: Mode,
     memory: Memory,
 }
 
 enum Memory {
-    /// This many bytes per block, and padding.
+    /// A fixed number of bytes per block, and padding.
     Fixed {
         layout: Layout,
         bytes: Buffer,
@@ -39,7 +39,7 @@ enum Memory {
     Shared(Vec<Piece>),
 }
 
-/// The codes of up to [`SHARING`] blocks, one behind the other.
+/// The codes of up to [`SHARING`] blocks, one after the other.
 #[repr(C)]
 struct Piece {
     /// The codes, and padding.
@@ -58,7 +58,7 @@ impl Piece {
         if index == 0 { 0 } else { usize::from(self.ends[index - 1]) }
     }
 
-    /// The code of a block with what is behind it, or nothing if no mark is above 0.
+    /// The code of a block and the bytes behind it; empty if all selectors are 0.
     #[inline(always)]
     fn code(&self, index: usize) -> &[u8] {
         let start = self.start(index);
@@ -81,7 +81,7 @@ impl Piece {
 }
 
 impl Store {
-    /// Marks of 0 for this many blocks.
+    /// Selectors of 0 for this many blocks.
     pub fn new(layout: Layout, mode: Mode, blocks: usize) -> Result<Store> {
         let memory = match layout {
             Layout::Growing => Memory::Shared(Vec::new()),
@@ -92,7 +92,7 @@ impl Store {
         Ok(store)
     }
 
-    /// How the marks are kept.
+    /// How the selectors are stored.
     pub fn layout(&self) -> Layout {
         match &self.memory {
             Memory::Fixed { layout, .. } => *layout,
@@ -100,7 +100,7 @@ impl Store {
         }
     }
 
-    /// What the marks mean.
+    /// The meaning of the selectors.
     #[inline(always)]
     pub fn mode(&self) -> Mode {
         self.mode
@@ -121,7 +121,7 @@ impl Store {
         }
     }
 
-    /// Makes sure that this many blocks have marks.
+    /// Ensures that this many blocks have selectors.
     pub fn reserve(&mut self, blocks: usize) -> Result<()> {
         match &mut self.memory {
             Memory::Fixed { layout, bytes } => {
@@ -141,7 +141,7 @@ impl Store {
         Ok(())
     }
 
-    /// Prefetches what a visit to a block reads first.
+    /// Prefetches the first bytes that a query of a block reads.
     #[inline(always)]
     pub fn prefetch(&self, block: u64) {
         match &self.memory {
@@ -158,7 +158,7 @@ impl Store {
         }
     }
 
-    /// Prefetches what it reads next, once that is there.
+    /// Prefetches the code of a block, after [`Store::prefetch`] has loaded its position.
     #[inline(always)]
     pub fn prefetch_code(&self, block: u64) {
         if let Memory::Shared(pieces) = &self.memory
@@ -169,7 +169,7 @@ impl Store {
         }
     }
 
-    /// The code of a block, and whatever is behind it; nothing where all marks are 0.
+    /// The code of a block and the bytes behind it; empty if all selectors are 0.
     #[inline(always)]
     fn code(&self, block: u64) -> &[u8] {
         match &self.memory {
@@ -177,7 +177,7 @@ impl Store {
                 let width = width(*layout);
                 let start = block as usize * width;
                 let code = bytes.as_slice().get(start..).unwrap_or_default();
-                // A size of 0 in its first 7 bits is the code of nothing moved.
+                // If the size in its first 7 bits is 0, nothing has moved.
                 let clear = |first: &u8| *layout == Layout::Block && first & 127 == 0;
                 if code.first().is_none_or(clear) { &[] } else { code }
             }
@@ -188,13 +188,13 @@ impl Store {
         }
     }
 
-    /// Whether no slot of a block has moved, as far as a quick check shows.
+    /// Whether no slot of a block has moved. A quick check: `false` may be wrong.
     #[inline(always)]
     pub fn is_clear(&self, block: u64) -> bool {
         self.code(block).is_empty()
     }
 
-    /// The slots of a block that have moved, as bits, where its code shows that quickly.
+    /// The slots of a block that have moved, as bits, if the code shows them quickly.
     #[inline(always)]
     pub fn moved_on<P: Processor>(&self, p: P, block: u64) -> Option<u64> {
         match (&self.memory, self.code(block)) {
@@ -204,10 +204,10 @@ impl Store {
         }
     }
 
-    /// The mark of a slot.
+    /// The selector of a slot.
     #[inline(always)]
-    pub fn mark(&self, slot: u64) -> u64 {
-        let (block, index) = (slot / MARKS as u64, slot as usize % MARKS);
+    pub fn selector(&self, slot: u64) -> u64 {
+        let (block, index) = (slot / SELECTORS as u64, slot as usize % SELECTORS);
         let code = self.code(block);
         if code.is_empty() {
             return 0;
@@ -217,38 +217,36 @@ impl Store {
             (Layout::Growing, Mode::Telescoping) => groups::steps_of(code, index),
             (Layout::Growing, Mode::Extending) if groups::steps_of(code, index) == 0 => 0,
             (Layout::Block, Mode::Telescoping) => code::steps_of(code, index),
-            (_, Mode::Extending) => self.marks(block)[index],
+            (_, Mode::Extending) => self.selectors(block)[index],
         }
     }
 
-    /// The marks of a block.
-    pub fn marks(&self, block: u64) -> Marks {
+    /// The selectors of a block.
+    pub fn selectors(&self, block: u64) -> Selectors {
         let code = self.code(block);
         if code.is_empty() {
-            return [0; MARKS];
+            return [0; SELECTORS];
         }
         match self.layout() {
             Layout::Plain => std::array::from_fn(|index| u64::from(code[index])),
             Layout::Growing => groups::decode(code, self.extending()),
-            // What is here was coded here, or checked when it was opened.
-            Layout::Block => {
-                code::decode(code, self.extending()).map_or([0; MARKS], |(marks, _)| marks)
-            }
+            // Encoded here, or checked when the file was opened.
+            Layout::Block => code::decode(code, self.extending())
+                .map_or([0; SELECTORS], |(selectors, _)| selectors),
         }
     }
 
-    /// The code of marks, if a block has room for it.
-    pub fn coded(&self, marks: &Marks) -> Option<Code> {
+    /// The code of selectors, or `None` if it is too long for a block.
+    pub fn coded(&self, selectors: &Selectors) -> Option<Code> {
         match self.layout() {
-            Layout::Plain => Some(Code::plain(marks)),
-            Layout::Growing => Some(groups::encode(marks, self.extending())),
-            Layout::Block => {
-                Some(Code::of(marks, self.extending())).filter(|code| code.bytes().len() <= BLOCK)
-            }
+            Layout::Plain => Some(Code::plain(selectors)),
+            Layout::Growing => Some(groups::encode(selectors, self.extending())),
+            Layout::Block => Some(Code::of(selectors, self.extending()))
+                .filter(|code| code.bytes().len() <= BLOCK),
         }
     }
 
-    /// Writes the code of a block's marks.
+    /// Writes the code of a block's selectors.
     pub fn set(&mut self, block: u64, code: &Code) {
         match &mut self.memory {
             Memory::Fixed { layout, bytes } => {
@@ -263,15 +261,15 @@ impl Store {
         }
     }
 
-    /// The marks of the first blocks as a frame has them: fixed codes as they are; others in the
-    /// shortest code, the length of each in two bytes, then the codes.
+    /// The selectors of the first blocks in the form of a frame: fixed codes unchanged; others in
+    /// the shortest code: the length of each in two bytes, then the codes.
     pub fn to_bytes(&self, blocks: usize) -> Vec<u8> {
         match &self.memory {
             Memory::Fixed { layout, bytes } => bytes.as_slice()[..blocks * width(*layout)].to_vec(),
             Memory::Shared(_) => {
                 let (mut lengths, mut codes) = (Vec::with_capacity(2 * blocks), Vec::new());
                 for block in 0..blocks as u64 {
-                    let code = Code::of(&self.marks(block), self.extending());
+                    let code = Code::of(&self.selectors(block), self.extending());
                     lengths.extend_from_slice(&(code.bytes().len() as u16).to_le_bytes());
                     codes.extend_from_slice(code.bytes());
                 }
@@ -280,13 +278,13 @@ impl Store {
         }
     }
 
-    /// The store whose [`Store::to_bytes`] these are, if there is one.
+    /// Reads the bytes that [`Store::to_bytes`] wrote.
     pub fn from_bytes(layout: Layout, mode: Mode, blocks: usize, bytes: &[u8]) -> Result<Store> {
         let damaged =
-            || Error::Format("the filter is damaged: its selectors have no meaning".into());
+            || Error::Format("the filter is damaged: its selectors cannot be decoded".into());
         let each = if layout == Layout::Growing { 2 } else { width(layout) };
-        let least = blocks.checked_mul(each).filter(|least| *least <= bytes.len());
-        let (heads, mut rest) = bytes.split_at(least.ok_or_else(damaged)?);
+        let heads = blocks.checked_mul(each).filter(|heads| *heads <= bytes.len());
+        let (heads, mut rest) = bytes.split_at(heads.ok_or_else(damaged)?);
         let mut store = Store::new(layout, mode, blocks)?;
         let mut padded = Vec::new();
         for (block, head) in heads.chunks_exact(each).enumerate() {
@@ -304,8 +302,8 @@ impl Store {
                 padded.extend_from_slice(code);
                 padded.extend_from_slice(&[0; PADDING]);
                 let extending = mode == Mode::Extending;
-                let (marks, _) = code::decode(&padded, extending).ok_or_else(damaged)?;
-                let again = Code::of(&marks, extending);
+                let (selectors, _) = code::decode(&padded, extending).ok_or_else(damaged)?;
+                let again = Code::of(&selectors, extending);
                 let zeros = code.len() - again.bytes().len().min(code.len());
                 if !code.starts_with(again.bytes()) || zeros > 0 && layout == Layout::Growing {
                     return Err(damaged());
@@ -313,20 +311,20 @@ impl Store {
                 if code[again.bytes().len()..].iter().any(|byte| *byte != 0) {
                     return Err(damaged());
                 }
-                store.set(block as u64, &store.coded(&marks).ok_or_else(damaged)?);
+                store.set(block as u64, &store.coded(&selectors).ok_or_else(damaged)?);
             } else if layout == Layout::Growing && !code.is_empty() {
                 return Err(damaged());
             } else if layout == Layout::Plain {
-                let marks = std::array::from_fn(|index| u64::from(code[index]));
-                store.set(block as u64, &Code::plain(&marks));
+                let selectors = std::array::from_fn(|index| u64::from(code[index]));
+                store.set(block as u64, &Code::plain(&selectors));
             }
         }
         if rest.is_empty() { Ok(store) } else { Err(damaged()) }
     }
 }
 
-/// Bytes per block of a layout that has room for just this many.
+/// Bytes per block of a fixed layout.
 #[inline(always)]
 fn width(layout: Layout) -> usize {
-    if layout == Layout::Plain { MARKS } else { BLOCK }
+    if layout == Layout::Plain { SELECTORS } else { BLOCK }
 }

@@ -1,20 +1,20 @@
-//! A key's hash as an endless row of bits, and what a mark says of them.
+//! A key's hash as an endless stream of bits, and the bits that a selector selects.
 
 use super::code::{LENGTH_SHIFT, MAX_LENGTH, MAX_STEPS};
 use crate::hash::{GOLDEN, Hash128, mix13};
 use crate::quotient::Table;
 
-/// How an element moves away from a key that it was taken for.
+/// How an element moves away from a key that it was mistaken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It slides: mark `i` means that the slot holds bits `i·r` to `i·r + r`.
+    /// It slides: under selector `i` the slot holds bits `i·r` to `i·r + r`.
     Telescoping,
-    /// It grows: a mark of `ℓ` bits means that these follow the `r` bits in the slot.
+    /// It grows: the `ℓ` bits of the selector follow the `r` bits in the slot.
     Extending,
 }
 
-/// The bits of a key behind its quotient: first those of the hash itself (the 64 of
-/// [`Table::split`]), then as many as are asked for, 64 at a time by a mix of the hash's low half.
+/// The bits of a key behind its quotient: first the 64 bits of [`Table::split`], then any number,
+/// 64 at a time, by a mix of the hash's low half.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
     fraction: u64,
@@ -29,7 +29,7 @@ impl Stream {
         (quotient, Stream { fraction, lo: hash.lo })
     }
 
-    /// `width` bits from bit `at` on, the first of them highest; from 1 to 56 of them.
+    /// `width` bits (1 to 56) from bit `at` on, the first of them highest.
     #[inline(always)]
     pub fn window(self, at: u64, width: u32) -> u64 {
         if at + u64::from(width) <= 64 {
@@ -48,23 +48,24 @@ impl Stream {
         }
     }
 
-    /// What the key's slot holds, under a mark.
+    /// The content of the key's slot under a selector.
     #[inline(always)]
-    pub fn remainder(self, mode: Mode, bits: u32, mark: u64) -> u64 {
+    pub fn remainder(self, mode: Mode, bits: u32, selector: u64) -> u64 {
         match mode {
-            Mode::Telescoping => self.window(mark * u64::from(bits), bits),
+            Mode::Telescoping => self.window(selector * u64::from(bits), bits),
             Mode::Extending => self.window(0, bits),
         }
     }
 
-    /// Whether a slot can be the key's.
+    /// Whether a slot may belong to the key.
     #[inline(always)]
-    pub fn fits(self, mode: Mode, bits: u32, (remainder, mark): (u64, u64)) -> bool {
-        self.remainder(mode, bits, mark) == remainder
-            && (mode == Mode::Telescoping || self.extended(bits, mark >> LENGTH_SHIFT) == mark)
+    pub fn fits(self, mode: Mode, bits: u32, (remainder, selector): (u64, u64)) -> bool {
+        self.remainder(mode, bits, selector) == remainder
+            && (mode == Mode::Telescoping
+                || self.extended(bits, selector >> LENGTH_SHIFT) == selector)
     }
 
-    /// The mark of an extending filter with this many of the key's bits.
+    /// The selector of an extending filter with this many of the key's bits.
     pub fn extended(self, bits: u32, length: u64) -> u64 {
         match length {
             0 => 0,
@@ -72,19 +73,19 @@ impl Stream {
         }
     }
 
-    /// The first mark from `mark` on, of steps, that tells the key from another; an element that
-    /// has gone through all of them starts over. `None` if no mark does.
-    pub fn apart(self, other: Stream, mode: Mode, bits: u32, mark: u64) -> Option<u64> {
+    /// The first selector from `selector` on that separates the key from another; after the last
+    /// selector, the search wraps around. `None` if no selector does.
+    pub fn apart(self, other: Stream, mode: Mode, bits: u32, selector: u64) -> Option<u64> {
         match mode {
             Mode::Telescoping => {
-                let differ = |mark: &u64| {
-                    self.remainder(mode, bits, *mark) != other.remainder(mode, bits, *mark)
+                let differ = |selector: &u64| {
+                    self.remainder(mode, bits, *selector) != other.remainder(mode, bits, *selector)
                 };
-                (mark..=MAX_STEPS).find(differ).or_else(|| (0..mark).find(differ))
+                (selector..=MAX_STEPS).find(differ).or_else(|| (0..selector).find(differ))
             }
-            Mode::Extending => (mark >> LENGTH_SHIFT..=MAX_LENGTH)
+            Mode::Extending => (selector >> LENGTH_SHIFT..=MAX_LENGTH)
                 .map(|length| self.extended(bits, length))
-                .find(|mark| other.extended(bits, mark >> LENGTH_SHIFT) != *mark),
+                .find(|selector| other.extended(bits, selector >> LENGTH_SHIFT) != *selector),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What only threads that stand where they must can show.
+//! Tests that need threads in certain positions.
 
 use super::{Layout, Mode, Shared};
 use crate::hash::Hash128;
@@ -7,17 +7,17 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Whoever saves a filter asks it for its kind; a writer that waits for the lock meanwhile, which
-/// lets no further reader in, must not make the two wait for each other.
+/// Saving a filter asks it for its kind. A writer that waits for the lock at that moment blocks new
+/// readers; the two must not deadlock.
 #[test]
-fn a_kind_is_told_while_the_filter_is_saved_and_a_writer_waits() {
+fn kind_needs_no_lock_while_the_filter_is_saved_and_a_writer_waits() {
     for (mode, kind) in [(Mode::Telescoping, 9), (Mode::Extending, 19)] {
         let shared = Arc::new(Shared::new(64, 8, Layout::Growing, mode, 60).unwrap());
         let (say, heard) = mpsc::channel();
         let saver = Arc::clone(&shared);
         thread::spawn(move || {
             let mut writers = Vec::new();
-            saver.frozen(&mut |_| {
+            saver.with_content(&mut |_| {
                 let writer = Arc::clone(&saver);
                 writers.push(thread::spawn(move || writer.insert(&[Hash128 { hi: 1, lo: 1 }])));
                 let until = Instant::now() + Duration::from_secs(5);

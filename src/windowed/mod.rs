@@ -1,26 +1,25 @@
-//! Age-partitioned Bloom filters: the last keys of a stream, none of them denied (Shtul, Baquero,
-//! Almeida 2020).
+//! Age-partitioned Bloom filters: the most recent keys of a stream, none of which is rejected
+//! (Shtul, Baquero, Almeida 2020).
 //!
-//! k + l slices of `slice_bits` bits in a ring, each with a hash function of its own. The slice of
-//! age 0 is the newest. A key sets one bit in each of the k newest slices. After a generation of
-//! insertions (or of seconds), the oldest slice is cleared and becomes the newest: what was in the
-//! slices of ages i to i + k − 1 is now in those of ages i + 1 to i + k. A key is "there" if k
-//! consecutive slices have its bits.
+//! k + l slices of `slice_bits` bits in a ring, each with its own hash function. The slice of age 0
+//! is the newest. A key sets one bit in each of the k newest slices. After a generation of
+//! insertions (or of seconds), the oldest slice is cleared and becomes the newest, so every other
+//! slice is one age older. A key may be present if k consecutive slices have its bits.
 //!
 //! Invariant: a key whose generation ended at most l generations ago has all of its k bits in
-//! slices of consecutive ages, so it is not denied. With g insertions per generation, those are at
-//! least the last l·g insertions. A slice is filled by k generations and stays for l more, so it
+//! slices of consecutive ages, so it is not rejected. With g insertions per generation, this covers
+//! at least the last l·g insertions. A slice is filled by k generations and stays for l more, so it
 //! never holds more than k·g keys: the rate has a bound that no stream exceeds, and
 //! `planning/windowed.py` chooses k, l and the bits for it.
 //!
-//! A query looks for the run from its far end: where the slice of age i + k − 1 denies, no run
-//! from i to i + k − 1 is possible, and the next one to look at ends k further. Most absent keys
-//! are denied by about (k + l)/k looks at slices that are half full, not by k + l. Many keys are
-//! looked up in turns, one look each ([`Search`]): the memory of a look is on its way while the
-//! others take theirs, and which way a look goes is computed, since it cannot be guessed.
+//! A query searches the run from its far end: if the slice of age i + k − 1 lacks the bit, no run
+//! from i to i + k − 1 is possible, and the next candidate ends k further. Most absent keys are
+//! rejected after about (k + l)/k probes of slices that are half full, not k + l. Many keys are
+//! looked up in turns of one probe each ([`Search`]): the memory of a probe is loaded while the
+//! others proceed, and the next step is computed without a branch, since it cannot be predicted.
 //!
-//! Readers take no lock: bits are atomic words. One writer at a time holds it. A reader who meets
-//! a change of generation answers as before it or after it.
+//! Readers take no lock: bits are atomic words. One writer at a time holds the lock. A reader
+//! during a change of generation answers as before or after it.
 //!
 //! In reading order: `shape.rs` (sizes, positions), this file (query, the frame), `pass.rs` (insert).
 
@@ -49,8 +48,8 @@ pub static KIND: Kind = Kind {
 /// Hashes that are looked up in turns.
 const GROUP: usize = 32;
 
-/// Where the search for a run is: from its far end, `age`, down to `low`, below which the slices
-/// from `start` on are known to have their bits.
+/// The state of the search for a run: from its far end, `age`, down to `low`, below which the
+/// slices from `start` on are known to have their bits.
 #[derive(Clone, Copy)]
 struct Search {
     start: u64,
@@ -63,12 +62,12 @@ impl Search {
         Search { start: 0, low: 0, age: shape.hashes - 1 }
     }
 
-    /// Takes in whether the slice of `age` has the bit; the answer, if that decides it.
+    /// Records whether the slice of `age` has the bit; returns the answer once it is decided.
     #[inline(always)]
-    fn look(&mut self, shape: Shape, found: bool) -> Option<bool> {
+    fn step(&mut self, shape: Shape, found: bool) -> Option<bool> {
         let Search { start, low, age } = *self;
-        // After a denial the next run begins behind it. What was known is up to the end of the run
-        // before, at `start + k`. The last values are never looked at, but must name a slice.
+        // After a missing bit the next run begins behind it. The known slices extend to the end of
+        // the previous run, at `start + k`. The last values are never read, but must name a slice.
         let next = (age + shape.hashes).min(shape.slices() - 1);
         self.start = if found { start } else { age + 1 };
         self.low = if found { low } else { start + shape.hashes };
@@ -85,8 +84,8 @@ pub struct Windowed {
     /// Per slice, the insertions of the generation in which it was the newest.
     counts: Buffer,
     newest: AtomicU64,
-    /// The generation of the newest slice by time, or 0 before the first; always 0 where
-    /// generations are counted in keys.
+    /// The generation of the newest slice by time, or 0 before the first; always 0 if generations
+    /// are counted in keys.
     now: AtomicU64,
     writer: RwLock<()>,
 }
@@ -131,13 +130,13 @@ impl Windowed {
         let mut search = Search::new(self.shape);
         loop {
             let found = self.bit(hash, newest, search.age);
-            if let Some(answer) = search.look(self.shape, found) {
+            if let Some(answer) = search.step(self.shape, found) {
                 return answer;
             }
         }
     }
 
-    /// [`Windowed::run`] for up to [`GROUP`] hashes, in turns of one look each.
+    /// [`Windowed::run`] for up to [`GROUP`] hashes, in turns of one probe each.
     fn runs(&self, hashes: &[Hash128], newest: u64, out: &mut [bool]) {
         let words = self.bits.words();
         let place = |hash: Hash128, age: u64| {
@@ -155,8 +154,8 @@ impl Windowed {
             for at in 0..left {
                 let (mut search, i, position) = searches[at];
                 let word = words[(position / 64) as usize].load(Ordering::Relaxed);
-                let ended = search.look(self.shape, word >> (position % 64) & 1 == 1);
-                // What is left moves to the front; what has ended is written over.
+                let ended = search.step(self.shape, word >> (position % 64) & 1 == 1);
+                // Unfinished searches move to the front and overwrite finished ones.
                 out[i] = ended == Some(true);
                 searches[open] = (search, i, place(hashes[i], search.age));
                 open += usize::from(ended.is_none());
@@ -165,7 +164,7 @@ impl Windowed {
         }
     }
 
-    /// Opens what a frame holds; `own` turns a section's bytes into a buffer.
+    /// Opens the filter of a frame; `own` turns a section's bytes into a buffer.
     pub fn from_frame(
         head: &Head,
         sections: &[Section<'_>],
@@ -184,10 +183,10 @@ impl Windowed {
             || bits.bytes.len() != shape.bytes()
             || counts.bytes.len() as u64 != 8 * shape.slices()
         {
-            return Err(damaged("its slices are not as its parameters say"));
+            return Err(damaged("its slices do not match its parameters"));
         }
         if newest >= shape.slices() || (now > 0 && !shape.timed()) {
-            return Err(damaged("its newest slice is not one"));
+            return Err(damaged("its newest slice does not exist"));
         }
         let windowed = Windowed::with(shape, own(bits.bytes)?, own(counts.bytes)?, newest, now);
         let full = |count: &AtomicU64| count.load(Ordering::Relaxed) > shape.generation;
@@ -195,7 +194,7 @@ impl Windowed {
             return Err(damaged("a generation has too many keys"));
         }
         if windowed.count() != head.count {
-            return Err(damaged("its generations hold another number of keys"));
+            return Err(damaged("its number of keys does not match its generations"));
         }
         Ok(windowed)
     }
@@ -217,7 +216,7 @@ impl Kernel for Windowed {
         self.run(hash, self.newest.load(Ordering::Acquire))
     }
 
-    /// Insertions of the generations that are remembered whole.
+    /// Insertions of the generations that are completely remembered.
     fn count(&self) -> u64 {
         let newest = self.newest.load(Ordering::Acquire);
         let counts = self.counts.words();
@@ -227,8 +226,8 @@ impl Kernel for Windowed {
         })
     }
 
-    /// By time, a stream that is faster than planned fills the slices more than planned. Keys
-    /// come unevenly, so a tenth more does not warn.
+    /// By time, a stream that is faster than planned overfills the slices. Keys come unevenly, so
+    /// up to a tenth more does not warn.
     fn overfull(&self, capacity: u64) -> bool {
         let planned = capacity.saturating_add(self.shape.generation);
         self.shape.timed() && self.count() > planned.saturating_add(planned / 10)
@@ -242,7 +241,7 @@ impl Kernel for Windowed {
         self.shape.slices() * self.shape.slice_bits
     }
 
-    /// Exact given the bits: the probability of k consecutive slices that answer "yes".
+    /// Exact for the present bits: the probability of k consecutive slices that answer "yes".
     fn rate(&self) -> f64 {
         let newest = self.newest.load(Ordering::Acquire);
         let words = self.shape.slice_bits as usize / 64;
@@ -274,14 +273,14 @@ impl Kernel for Windowed {
         Ok(Arc::new(Windowed::with(self.shape, bits, counts, newest, now)))
     }
 
-    fn frozen(&self, look: &mut dyn FnMut(Content<'_>)) {
+    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
         let Shape { hashes, ages, slice_bits, generation, step } = self.shape;
         let _lock = self.writer.read();
         let (newest, now) = (self.newest.load(Ordering::Relaxed), self.now.load(Ordering::Relaxed));
         let parameters = vec![hashes, ages, slice_bits, generation, step.to_bits(), newest, now];
         let section = |bytes| Section { kind: SECTION_BITS, piece: 0, bytes };
         let sections = vec![section(self.bits.as_slice()), section(self.counts.as_slice())];
-        look(Content { parameters, count: self.count(), capacity: None, sections });
+        visit(Content { parameters, count: self.count(), capacity: None, sections });
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

@@ -17,7 +17,7 @@ impl Windowed {
         self.newest.store(newest, Ordering::Release);
     }
 
-    /// Goes on to a generation by time; an earlier one changes nothing.
+    /// Advances to a generation by time; does nothing for an earlier one.
     fn reach(&self, generation: u64) {
         let now = self.now.load(Ordering::Relaxed);
         if generation <= now {
@@ -29,14 +29,14 @@ impl Windowed {
         self.now.store(generation, Ordering::Relaxed);
     }
 
-    /// Forgets what a generation by time has left behind, without inserting anything.
+    /// Forgets the keys that expire by a generation by time, without inserting anything.
     pub fn advance(&self, generation: u64) {
         let _lock = self.lock();
         self.reach(generation);
     }
 
-    /// Inserts hashes of a generation by time (of the current one if 0) in order, and reports
-    /// for each whether it was there just before.
+    /// Inserts hashes of a generation by time (of the current one if 0) in order; reports for each
+    /// whether it was present just before.
     pub fn pass(&self, hashes: &[Hash128], generation: u64, mut out: Option<&mut [bool]>) {
         let _lock = self.lock();
         self.reach(generation);
@@ -49,9 +49,9 @@ impl Windowed {
                 newest = self.newest.load(Ordering::Relaxed);
                 full = 0;
             }
-            // A group ends where its generation does.
-            let room = if self.shape.timed() { u64::MAX } else { self.shape.generation - full };
-            let group = &hashes[done..][..GROUP.min(hashes.len() - done).min(room as usize)];
+            // A group ends with its generation.
+            let free = if self.shape.timed() { u64::MAX } else { self.shape.generation - full };
+            let group = &hashes[done..][..GROUP.min(hashes.len() - done).min(free as usize)];
             let out = out.as_deref_mut().map(|out| &mut out[done..][..group.len()]);
             self.pass_group(group, newest, out);
             let count = full.saturating_add(group.len() as u64);
@@ -75,7 +75,7 @@ impl Windowed {
             }
             return;
         };
-        // All are looked up before any is inserted. An answer changes only where one before it in
+        // All are looked up before any is inserted. An answer changes only if an earlier hash of
         // the group has set a bit of the hash: that hash is looked up again.
         let mut ones = [0; GROUP];
         for (ones, &hash) in ones.iter_mut().zip(hashes) {
@@ -83,7 +83,7 @@ impl Windowed {
         }
         self.runs(hashes, newest, out);
         for ((&hash, out), ones) in hashes.iter().zip(out).zip(ones) {
-            // Writers take turns, so no other sets a bit between the two.
+            // Writers take turns, so no other one sets a bit between the two.
             let repeated = !*out && self.ones(hash, newest) != ones;
             *out = *out || (repeated && self.run(hash, newest));
             self.set(hash, newest);

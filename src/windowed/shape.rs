@@ -1,12 +1,12 @@
-//! Sizes of windowed filters, and where the bits of a hash are.
+//! Sizes of windowed filters, and the positions of a hash.
 
 use crate::bits::reduce;
 use crate::error::{Error, Result};
 use crate::hash::{Hash128, mix13};
 
-/// The most slices.
+/// Maximum number of slices.
 pub const MAX_SLICES: u64 = 256;
-/// The shortest generation in seconds: shorter ones would have no number in this century.
+/// The shortest generation in seconds: the number of a shorter one would overflow in this century.
 const MIN_STEP: f64 = 1e-6;
 
 /// Sizes of a windowed filter.
@@ -18,14 +18,15 @@ pub struct Shape {
     pub ages: u64,
     /// Bits of a slice, in whole words.
     pub slice_bits: u64,
-    /// Keys of a generation (g): as many as there are, or as are planned for by time.
+    /// Keys of a generation (g): the exact number, or the planned number if generations are by
+    /// time.
     pub generation: u64,
-    /// Seconds of a generation, or 0 where generations are counted in keys.
+    /// Seconds of a generation, or 0 if generations are counted in keys.
     pub step: f64,
 }
 
 impl Shape {
-    /// A shape, or the reason why it cannot be.
+    /// A shape, or an error that says why it is invalid.
     pub fn new(
         hashes: u64,
         ages: u64,
@@ -69,13 +70,13 @@ impl Shape {
         self.step > 0.0
     }
 
-    /// The generation of a time in seconds, from 1 on; `None` for what is no time.
+    /// The generation of a time in seconds, from 1 on; `None` for an invalid time.
     pub fn generation_at(&self, seconds: f64) -> Option<u64> {
         let generation = (seconds / self.step).floor();
         (0.0..9e15).contains(&generation).then_some(generation as u64 + 1)
     }
 
-    /// The slice of an age, when `newest` is that of age 0.
+    /// The slice of an age, given the `newest` slice, of age 0.
     #[inline(always)]
     pub(super) fn slice(&self, newest: u64, age: u64) -> u64 {
         let slice = newest + age;

@@ -206,21 +206,21 @@ def test_the_step_is_checked():
     depth, n = len(plan.stack.layers), plan.observations
     assert depth == 3
 
-    def step(layers=3, items=0, room=0, collecting=0, asked=0, wrong=0, strikes=0):
-        counts = Counts(layers, items, room, collecting, asked, wrong, strikes)
+    def step(layers=3, items=0, capacity=0, collecting=0, asked=0, wrong=0, strikes=0):
+        counts = Counts(layers, items, capacity, collecting, asked, wrong, strikes)
         return next_step(plan, counts, lambda: 0.01)
 
-    assert step(1, items=5, room=6) == "wait"
-    assert step(1, items=6, room=6) == "grow"
-    assert step(1, items=1, room=6, collecting=n) == "grow"
-    assert step(1, items=0, room=6, collecting=n) == "wait"
+    assert step(1, items=5, capacity=6) == "wait"
+    assert step(1, items=6, capacity=6) == "grow"
+    assert step(1, items=1, capacity=6, collecting=n) == "grow"
+    assert step(1, items=0, capacity=6, collecting=n) == "wait"
     assert step(asked=6000, wrong=63) == "wait"  # too few to tell
     assert step(asked=10_000, wrong=140) == "content"
     assert step(asked=10_000, wrong=160) == "drop"
     assert step(asked=10_000, wrong=160, strikes=1) == "remodel"
     assert step(asked=10_000, wrong=49) == "remodel"
     assert step(asked=900, wrong=500) == "wait"
-    assert step(1, room=6, asked=10_000, wrong=600) == "wait"
+    assert step(1, capacity=6, asked=10_000, wrong=600) == "wait"
     assert step(1, asked=10_000, wrong=500) == "wait"  # nothing is collected: it observes
     assert step(1, asked=10_000, wrong=600) == "remodel"
 

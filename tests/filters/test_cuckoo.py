@@ -41,7 +41,7 @@ def test_refuses_exactly_what_cannot_be_arranged(size, keys):
             f.add(key)
         else:
             before = f.to_bytes()
-            with pytest.raises(tamis.CapacityError, match="no room for the key"):
+            with pytest.raises(tamis.CapacityError, match="the key does not fit"):
                 f.add(key)
             assert f.to_bytes() == before
             twin.counts -= {identity: 1}

@@ -140,5 +140,5 @@ def test_no_kind_holds_itself(specimen):
     itself = 3, 0, frame(kind, 0, 0, *numbers, contents)
     for index in (i for i, (type_, _, _) in enumerate(contents) if type_ == 3):
         deeper = [*contents[:index], itself, *contents[index + 1 :]]
-        with pytest.raises(tamis.FormatError, match="is not one"):
+        with pytest.raises(tamis.FormatError, match="is not a filter"):
             tamis.from_bytes(frame(kind, hash_id, tag, *numbers, deeper))

@@ -171,7 +171,7 @@ def test_refuses_bad_arguments():
         stable(100, fpr=0.1, bits=1000, decrement="both")
     for size, message in (
         ((0, 1, 1, 1), "cells must be .* not 0"),
-        ((100, 8, 1, 1), "most must be .* not 8"),
+        ((100, 8, 1, 1), "max must be .* not 8"),
         ((100, 1, 33, 1), "hashes must be .* not 33"),
         ((100, 1, 3, 101), "decrements must be .* not 101"),
     ):

@@ -182,24 +182,24 @@ class Telescoping:
     slots: dict = field(default_factory=dict)
 
     @classmethod
-    def from_frame(cls, kind, parameters, slots, marks):
+    def from_frame(cls, kind, parameters, slots, selectors):
         """Read the sections of a frame as `docs/format.md` describes them."""
         quotients, r, layout, _, _ = parameters
         self = cls(quotients, r, kind == 19)
         stride = 17 + 8 * r
         blocks = len(slots) // stride
-        codes = self.codes(layout, blocks, marks)
+        codes = self.codes(layout, blocks, selectors)
         occupieds, runends, contents = [], [], []
         for b in range(blocks):
             block = slots[stride * b : stride * (b + 1)]
             numbers = int.from_bytes(block[17:], "little")
-            steps = decode_marks(codes[b], self.extending) if layout < 2 else list(codes[b])
+            steps = decode_selectors(codes[b], self.extending) if layout < 2 else list(codes[b])
             for i in range(64):
                 occupieds.append(block[i // 8] >> i % 8 & 1)
                 runends.append(block[8 + i // 8] >> i % 8 & 1)
                 held = numbers >> r * i & 2**r - 1
-                mark = steps[i] if self.extending else (steps[i], 0)
-                contents.append((held, *mark))
+                selector = steps[i] if self.extending else (steps[i], 0)
+                contents.append((held, *selector))
         at = 0
         for quotient in range(quotients):
             if occupieds[quotient]:
@@ -210,11 +210,11 @@ class Telescoping:
         return self
 
     @staticmethod
-    def codes(layout, blocks, marks):
+    def codes(layout, blocks, selectors):
         if layout != 1:
             width = {0: 7, 2: 64}[layout]
-            return [marks[width * b : width * (b + 1)] for b in range(blocks)]
-        lengths, rest = struct.unpack_from(f"<{blocks}H", marks), marks[2 * blocks :]
+            return [selectors[width * b : width * (b + 1)] for b in range(blocks)]
+        lengths, rest = struct.unpack_from(f"<{blocks}H", selectors), selectors[2 * blocks :]
         ends = [sum(lengths[: b + 1]) for b in range(blocks)]
         return [rest[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
@@ -239,7 +239,7 @@ class Telescoping:
         return False
 
 
-def decode_marks(code, extending):
+def decode_selectors(code, extending):
     """The steps of 64 slots, each with its extension if there are any: sets within sets."""
     number, steps, members = int.from_bytes(code, "little"), [0] * 64, list(range(64))
 

@@ -198,7 +198,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         counts = Counts(
             layers=state.layers,
             items=state.collected,
-            capacity=state.room,
+            negatives_capacity=state.negatives_capacity,
             collecting=state.collecting,
             asked=state.window_negatives,
             wrong=state.window_false_positives,
@@ -260,7 +260,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         remote: Remote,
         psi: float,
         negatives: _native.Handle | None,
-        items: int,
+        negatives_capacity: int,
         plan: bytes | None = None,
     ) -> None:
         """Fill a layer of keys by a scan and activate it, unless another thread was faster."""
@@ -270,7 +270,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         try:
             for hashes in remote.scan():
                 self._fill(ticket, hashes)
-            self._finish(ticket, psi, negatives, items, plan)
+            self._finish(ticket, psi, negatives, negatives_capacity, plan)
         finally:
             self._abandon(ticket)  # no effect after _finish
 
@@ -328,8 +328,10 @@ _read = lru_cache(maxsize=64)(AdaptivePlan.from_json)
 
 
 def _started(first: _native.Handle, plan: AdaptivePlan, capacity: int) -> _native.Handle:
-    negatives, items = _negatives(plan, 1)
-    return AdaptiveStacked._begin_with(first, negatives, items, plan.to_json(), capacity)
+    negatives, negatives_capacity = _negatives(plan, 1)
+    return AdaptiveStacked._begin_with(
+        first, negatives, negatives_capacity, plan.to_json(), capacity
+    )
 
 
 def _negatives(plan: AdaptivePlan, index: int) -> tuple[_native.Handle | None, int]:
@@ -345,9 +347,8 @@ def _empty(
     layer: Layer, items: int, capacity: int = 0, seed: int = 0, key: bytes | None = None
 ) -> _native.Handle:
     """Create an empty layer for these items, with the planned bits or fingerprints."""
-    if not KINDS[layer.kind].continuous:
-        capacity = capacity or items
-    made: _native.Handle = _class(layer)._empty(_size(layer, items), capacity, seed, key)
+    limit = capacity if KINDS[layer.kind].continuous else capacity or items
+    made: _native.Handle = _class(layer)._empty(_size(layer, items), limit, seed, key)
     return made
 
 

@@ -98,7 +98,7 @@ class StableBloom(_native.StableBloom, Filter):
     @property
     def size(self) -> planning.StableSize:
         """The number of counters (m), their maximum (Max), counters per key (K), decrements (P)."""
-        return planning.StableSize(self._cells, self._most, self._hashes, self._decrements)
+        return planning.StableSize(self._cells, self._max, self._hashes, self._decrements)
 
     @property
     def decrement(self) -> Decrement:

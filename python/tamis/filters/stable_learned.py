@@ -266,6 +266,6 @@ class StableLearned(_native.StableLearned, Scored):
 
 def _size(group: _native.ScoreGroup) -> stable.StableSize | None:
     """Return the size of the group's filter, if it has one."""
-    if group.cells is None or group.most is None:
+    if group.cells is None or group.max is None:
         return None
-    return stable.StableSize(group.cells, group.most, group.hashes or 0, group.decrements or 0)
+    return stable.StableSize(group.cells, group.max, group.hashes or 0, group.decrements or 0)

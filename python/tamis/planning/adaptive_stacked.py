@@ -276,7 +276,7 @@ class Counts(NamedTuple):
 
     layers: int
     items: int
-    capacity: int
+    negatives_capacity: int
     collecting: int
     asked: int
     wrong: int
@@ -295,11 +295,11 @@ def next_step(plan: AdaptivePlan, counts: Counts, expected_fpr: Callable[[], flo
     fit it, if nothing is collected. ``"content"``: the rate is as expected. ``expected_fpr`` is
     called only if necessary.
     """
-    closed = counts.items >= counts.capacity or counts.collecting >= plan.observations
+    closed = counts.items >= counts.negatives_capacity or counts.collecting >= plan.observations
     if counts.items > 0 and closed and counts.layers + 2 <= len(plan.stack.layers):
         return "grow"
     if counts.layers == 1:
-        observing = counts.capacity == 0 and len(plan.stack.layers) > 1
+        observing = counts.negatives_capacity == 0 and len(plan.stack.layers) > 1
         return "remodel" if observing and counts.wrong >= _OBSERVED else "wait"
     if counts.wrong < _WINDOW // 2 or counts.asked < _MIN_ASKED:
         return "wait"

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import numpy as np
 
-from tamis._checks import check_path, check_share
+from tamis._checks import MALFORMED, check_path, check_share
 from tamis._columns import pyarrow
 from tamis._files import open_regular, save_whole
 from tamis.errors import FormatError
-from tamis.planning.plan import MALFORMED
 from tamis.planning.stacked.frequencies import Steps, Zipf
 from tamis.workload.counts import check_weights
 from tamis.workload.unseen import Method
