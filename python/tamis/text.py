@@ -174,7 +174,7 @@ class SearchIndex:
         weights = read_utility(utility, Names(filters), np.ones(len(filters), np.float32))
         size = None if budget is None else parse_budget(budget)
         plan = index._plan(filters, weights, size, sealed=True)
-        filters = storage.seal_filters(path, filters, weights, key, filesystem)
+        filters = storage.save_and_reopen(path, filters, weights, key, filesystem)
         index._replace(filters, weights, size, plan)
         index._origin = Origin.of(path, filters, weights, filesystem=filesystem)
         return index

@@ -10,8 +10,9 @@ import numpy as np
 from tamis import _native
 from tamis._types import FilePath
 from tamis.collection import storage
+from tamis.collection.allocation_inputs import AllocationInputs
+from tamis.collection.utility import Accesses
 from tamis.errors import IncompatibleError
-from tamis.planning.collection.curves import Weights
 
 if TYPE_CHECKING:
     from tamis.collection.collection import Collection
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def merge_filters(
     parts: Sequence[Collection], path: FilePath | None, key: bytes | None, filesystem: Any
-) -> tuple[_native.Filters, Weights]:
+) -> tuple[_native.Filters, AllocationInputs]:
     """Copy the full filters of collections to a new one, in the order of their names.
 
     Of collections with several parts, such as the columns of row groups, the sets that belong
@@ -27,7 +28,7 @@ def merge_filters(
     """
     if not parts:
         raise ValueError("parts is empty: pass one or more collections to merge")
-    widths = {part._parts for part in parts}
+    widths = {part._memory.inputs.parts for part in parts}
     if len(widths) > 1:
         raise IncompatibleError(f"parts must be opened with the same parts=, not {sorted(widths)}")
     width = widths.pop()
@@ -38,9 +39,11 @@ def merge_filters(
     repeated = [name for name, after in zip(sorted(names), sorted(names)[1:]) if name == after]  # noqa: B905
     if repeated:
         raise ValueError(f"parts must have different names; {repeated[0]!r} is there twice")
-    filters = copy_filters([part._filters for part in parts], names, path, key, filesystem)
+    full = [part._memory.filters for part in parts]
+    filters = copy_filters(full, names, path, key, filesystem)
     filters.reorder(order.tolist())
-    return filters, np.concatenate([part._utility for part in parts])[order]
+    weights = np.concatenate([part._memory.inputs.weights for part in parts])[order]
+    return filters, AllocationInputs(weights, Accesses(), parts=width, unsaved=True)
 
 
 def copy_filters(

@@ -74,24 +74,24 @@ def saved_origin(origin: Origin | None, filters: _native.Filters, what: str) -> 
 
 def reduce_collection(collection: Collection) -> tuple[Any, ...]:
     """Return what a pickle of a collection has: its path, and how it was opened."""
-    origin = saved_origin(collection._origin, collection._filters, "a collection")
-    allocation = collection._allocation
+    memory = collection._memory
+    origin, inputs = saved_origin(collection._origin, memory.filters, "a collection"), memory.inputs
     options = {
         **origin.options,
         "hybrid": collection.hybrid,
-        "parts": collection._parts,
-        "salvage": collection._salvage,
+        "parts": inputs.parts,
+        "salvage": inputs.salvage,
     }
-    utility = None if origin.utility is collection._utility else collection.utility
-    present = collection._present if collection.hybrid else None
+    utility = None if origin.utility is inputs.weights else inputs.utility
+    present = inputs.present if collection.hybrid else None
     return _reopened, (
         type(collection),
         origin.path,
         options,
-        allocation.budget,
+        memory.allocation.budget,
         utility,
         present,
-        allocation.method,
+        memory.allocation.method,
     )
 
 

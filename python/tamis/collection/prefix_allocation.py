@@ -8,6 +8,7 @@ import numpy as np
 
 from tamis import _native
 from tamis._checks import parse_budget
+from tamis.collection.allocation_inputs import AllocationInputs
 from tamis.collection.growth import (
     RESERVE,
     Growth,
@@ -18,7 +19,6 @@ from tamis.collection.growth import (
     plan_growth,
 )
 from tamis.collection.prefixes import (
-    AllocationInputs,
     Prefixes,
     load_prefixes,
     rate_curve,
@@ -71,6 +71,10 @@ class Allocation(NamedTuple):
         assert self.kept is not None
         return self.kept
 
+    def loaded(self) -> Allocation:
+        """Return the allocation without the bits, which the loaded prefixes have."""
+        return self._replace(kept=None)
+
 
 def plan_prefixes(
     filters: _native.Filters,
@@ -79,10 +83,12 @@ def plan_prefixes(
     method: Method = "optimal",
     *,
     growing: bool = False,
+    near: float | None = None,
 ) -> Allocation:
     """Return how many bits of each filter to load within a budget in bytes.
 
-    Of filters by rows that are ``growing``, some memory is left for the next sets.
+    If bit-sliced filters are ``growing``, some memory is left for the next sets. If the price of a
+    similar plan is known, the search starts ``near`` it.
     """
     what = f"{len(filters)} filters"
     if isinstance(budget, tuple):
@@ -93,7 +99,7 @@ def plan_prefixes(
             raise ValueError(f"method must be 'optimal' for sliced filters, not {method!r}")
         bits = None
         if budget is not None:
-            bits = filter_bits(budget, sliced_overhead(rows) + inputs.own_bytes, what)
+            bits = filter_bits(budget, sliced_overhead(rows) + inputs.own_bytes(filters), what)
             bits -= bits // RESERVE if growing else 0
         segments = plan_segments(rows, inputs.utility, bits, inputs.shares)
         kept = segments * (rows.bits // np.maximum(rows.hashes, 1))
@@ -103,8 +109,8 @@ def plan_prefixes(
     curve = rate_curve(sizes)
     if budget is None:
         return Allocation(curve.bits, None, method)
-    bits = filter_bits(budget, sizes.overhead + inputs.own_bytes, what)
-    kept, price = _allocated(curve, inputs.utility, inputs.shares, bits, method)
+    bits = filter_bits(budget, sizes.overhead + inputs.own_bytes(filters), what)
+    kept, price = _allocated(curve, inputs.utility, inputs.shares, bits, method, near)
     return Allocation(kept, budget, method, price)
 
 
@@ -114,7 +120,7 @@ def _plan_parts(
     """Plan each part for its own budget, of which sizes and weights take an equal share."""
     sizes = filters.sizes(inputs.parts)
     curve, kept = rate_curve(sizes), np.zeros(len(filters), np.int64)
-    overhead = -(-(sizes.overhead + inputs.own_bytes) // inputs.parts)
+    overhead = -(-(sizes.overhead + inputs.own_bytes(filters)) // inputs.parts)
     for part, budget in enumerate(budgets):
         own = np.arange(part, len(filters), inputs.parts)
         bits = filter_bits(budget, overhead, f"{len(own)} filters of part {part}")
@@ -124,13 +130,18 @@ def _plan_parts(
 
 
 def _allocated(
-    curve: Mixed, utility: Floats, present: Floats | None, bits: int, method: Method
+    curve: Mixed,
+    utility: Floats,
+    present: Floats | None,
+    bits: int,
+    method: Method,
+    near: float | None = None,
 ) -> tuple[Ints, float | None]:
     """Return the bits to keep of each filter, and the price of a bit if there is one."""
     if method != "optimal":
         return allocate(method, curve, utility, bits), None
     if present is None:
-        return optimal_price(curve, utility, bits)
+        return optimal_price(curve, utility, bits, near)
     return optimal_reads(curve, utility, present, bits)
 
 
@@ -162,7 +173,7 @@ def grow_prefixes(
         and may_grow(before, added, allocation.grown)
     ):
         new = filters.sizes(inputs.parts, before).overhead
-        overhead = loaded.overhead + new + inputs.own_bytes
+        overhead = loaded.overhead + new + inputs.own_bytes(filters)
         if overhead <= allocation.budget:
             bits = 8 * (allocation.budget - overhead)
             weights, present = inputs.weights, inputs.present
@@ -183,5 +194,5 @@ def _fits(prefixes: Prefixes, inputs: AllocationInputs, budget: Budget | None) -
     """Whether all memory is within a budget for all parts."""
     if budget is None:
         return True
-    used = prefixes.overhead + inputs.own_bytes + (prefixes.bits + 7) // 8
+    used = prefixes.overhead + inputs.own_bytes(prefixes.filters) + (prefixes.bits + 7) // 8
     return isinstance(budget, int) and used <= budget

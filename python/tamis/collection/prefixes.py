@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._types import Key, Keys
+from tamis.collection.allocation_inputs import AllocationInputs
 from tamis.errors import FormatError
 from tamis.planning.collection import sliced
 from tamis.planning.collection.curves import (
-    Floats,
     Ints,
     Mixed,
     Ribbon,
@@ -141,29 +141,6 @@ def rate_curve(*sizes: _native.FilterSizes) -> Mixed:
             Truncated(bits, hashes, counts),
         ],
     )
-
-
-class AllocationInputs(NamedTuple):
-    """The inputs of an allocation of memory to prefixes."""
-
-    weights: Weights
-    """Utilities."""
-    present: Weights | None
-    """In hybrid mode, the share of present keys among the queries of each set, if it is known."""
-    own_bytes: int
-    """Memory of the directory, utilities and accesses."""
-    parts: int
-    salvage: bool
-
-    @property
-    def utility(self) -> Floats:
-        """Utilities, for planning."""
-        return self.weights.astype(np.float64)
-
-    @property
-    def shares(self) -> Floats | None:
-        """Shares of present keys, for planning."""
-        return None if self.present is None else self.present.astype(np.float64)
 
 
 def load_prefixes(

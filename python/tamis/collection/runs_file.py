@@ -18,11 +18,14 @@ from tamis._files import open_regular
 from tamis._frames import CONTAINED, JSON, Frame, FrameWriter, write_all
 from tamis._types import FilePath
 from tamis.collection.run_filters import Content, Run, Stored
-from tamis.errors import FormatError
+from tamis.errors import CapacityError, FormatError
 from tamis.filters import from_bytes
 from tamis.filters.stacked import Stacked
 
 KIND = "runs"
+
+MAX_RUNS = (2**16 - 2) // 2
+"""Runs in a file: its header counts sections in 16 bits, and each run has up to two."""
 
 
 class RunsContent(NamedTuple):
@@ -36,6 +39,11 @@ class RunsContent(NamedTuple):
 
 def write_runs(descriptor: int, content: RunsContent) -> None:
     """Write a file of runs."""
+    if len(content.runs) > MAX_RUNS:
+        raise CapacityError(
+            f"a file holds at most {MAX_RUNS:,} runs, not {len(content.runs):,}: merge some of "
+            "them with append(name, keys, replaces=[...]), or save several collections"
+        )
     filters = sum(run.filter is not None for run in content.runs)
     container = FrameWriter(descriptor, KIND, 1 + len(content.runs) + filters)
     entries = [[run.name, run.utility, run.keys, run.filter is not None] for run in content.runs]

@@ -99,7 +99,7 @@ def save_filters(
     save_path(path, lambda descriptor: filters.write(descriptor, numbers), filesystem)
 
 
-def seal_filters(
+def save_and_reopen(
     path: FilePath | None,
     filters: _native.Filters,
     utility: Weights,
