@@ -96,7 +96,7 @@ def use_collections():
         allocation.plan_collection(keys, utility, budget=9000, kind="truncated", method=method)
     sliced, curves = module("collection.sliced"), module("collection.curves")
     words = np.array([90, 80, 90])
-    lengths, segments = np.array([sliced.size(int(n), 0.01) for n in words]).T
+    lengths, segments = np.array([sliced.filter_size(int(n), 0.01) for n in words]).T
     curve = curves.Segmented(lengths * segments, segments, words)
     kept = sliced.plan_segments(curve, np.array([1.0, 5.0, 2.0]), 1000)
     sliced.lay_out(curve, kept, np.array([1.0, 5.0, 2.0]))

@@ -51,7 +51,7 @@ class AllocationInputs(NamedTuple):
     def own_bytes(self, filters: _native.Filters) -> int:
         """Memory of the directory, utilities, shares of present keys, and accesses."""
         arrays = 4 * len(filters) * (1 if self.present is None else 2)
-        return filters.size_in_bytes(sealed=self.unsaved) + arrays + self.accesses.size_in_bytes
+        return filters.size_in_bytes(saved=self.unsaved) + arrays + self.accesses.size_in_bytes
 
     def read(
         self, utility: Utility | None, present: Present | None, names: Names, *, hybrid: bool

@@ -101,7 +101,7 @@ class Memory(NamedTuple):
         try:
             return grow(filters)
         except BudgetError:
-            if filters.size_in_bytes() <= filters.size_in_bytes(sealed=True):
+            if filters.size_in_bytes() <= filters.size_in_bytes(saved=True):
                 raise
             # The directory of new sets is in memory only until they are written to a file.
             return grow(save_and_reopen(None, filters, inputs.weights, key))

@@ -1,4 +1,4 @@
-"""Collections that were built in parts become one."""
+"""Merge collections of different sets."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def merge_filters(
     parts: Sequence[Collection], path: FilePath | None, key: bytes | None, filesystem: Any
 ) -> tuple[_native.Filters, AllocationInputs]:
-    """Copy the full filters of collections to a new one, in the order of their names.
+    """Copy the full filters of collections to a temporary file, in the order of their names.
 
-    Of collections with several parts, such as the columns of row groups, the sets that belong
-    together stay together, in the order of the first one of each.
+    Sets that belong together, such as the columns of a row group, stay together, in the order of
+    the name of the first.
     """
     if not parts:
         raise ValueError("parts is empty: pass one or more collections to merge")
@@ -38,7 +38,7 @@ def merge_filters(
     order = (order[:, None] * width + np.arange(width)).reshape(-1)
     repeated = [name for name, after in zip(sorted(names), sorted(names)[1:]) if name == after]  # noqa: B905
     if repeated:
-        raise ValueError(f"parts must have different names; {repeated[0]!r} is there twice")
+        raise ValueError(f"parts must have different names; {repeated[0]!r} occurs twice")
     full = [part._memory.filters for part in parts]
     filters = copy_filters(full, names, path, key, filesystem)
     filters.reorder(order.tolist())

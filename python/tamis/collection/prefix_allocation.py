@@ -1,4 +1,4 @@
-"""How many bits of each filter to load: of all filters, or of the ones that a change concerns."""
+"""How many bits of each filter to load: for all filters, or only the ones that a change affects."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tamis.collection.growth import (
     RESERVE,
     Growth,
     change_prefixes,
-    grow_rows,
-    load_all,
+    grow_sliced,
+    load_in_full,
     may_grow,
     plan_growth,
 )
@@ -38,7 +38,7 @@ Budget: TypeAlias = int | tuple[int, ...]
 
 
 Budgets: TypeAlias = int | str | list[int] | list[str] | tuple[int | str, ...]
-"""The same as an argument, in bytes or as "64MB"."""
+"""A `Budget` as an argument: in bytes, or as "64MB"."""
 
 
 def read_budget(budget: Budgets | None, parts: int) -> Budget | None:
@@ -53,7 +53,7 @@ def read_budget(budget: Budgets | None, parts: int) -> Budget | None:
 
 
 class Allocation(NamedTuple):
-    """The bits of each filter to load, and what they were planned for."""
+    """The bits of each filter to load, and the budget and method that they were planned by."""
 
     kept: Ints | None = None
     budget: Budget | None = None
@@ -63,11 +63,11 @@ class Allocation(NamedTuple):
     grown: int = 0
     """Sets added since all prefixes were planned."""
     share: float | None = None
-    """The share of all bits that are in memory, of filters by rows."""
+    """The share of all bits that are in memory, for bit-sliced filters."""
 
     @property
     def bits_to_load(self) -> Ints:
-        """The bits of each filter, of an allocation that is not loaded yet."""
+        """The bits of each filter, before they are loaded."""
         assert self.kept is not None
         return self.kept
 
@@ -93,17 +93,17 @@ def plan_prefixes(
     what = f"{len(filters)} filters"
     if isinstance(budget, tuple):
         return _plan_parts(filters, inputs, budget, method)
-    rows = sliced_curve(filters) if inputs.parts == 1 and not inputs.salvage else None
-    if rows is not None:
+    sliced = sliced_curve(filters) if inputs.parts == 1 and not inputs.salvage else None
+    if sliced is not None:
         if method != "optimal":
             raise ValueError(f"method must be 'optimal' for sliced filters, not {method!r}")
         bits = None
         if budget is not None:
-            bits = filter_bits(budget, sliced_overhead(rows) + inputs.own_bytes(filters), what)
+            bits = filter_bits(budget, sliced_overhead(sliced) + inputs.own_bytes(filters), what)
             bits -= bits // RESERVE if growing else 0
-        segments = plan_segments(rows, inputs.utility, bits, inputs.shares)
-        kept = segments * (rows.bits // np.maximum(rows.hashes, 1))
-        share = float(kept.sum() / max(int(rows.bits.sum()), 1))
+        segments = plan_segments(sliced, inputs.utility, bits, inputs.shares)
+        kept = segments * (sliced.bits // np.maximum(sliced.hashes, 1))
+        share = float(kept.sum() / max(int(sliced.bits.sum()), 1))
         return Allocation(kept, budget, method, share=share)
     sizes = filters.sizes(inputs.parts)
     curve = rate_curve(sizes)
@@ -160,13 +160,13 @@ def grow_prefixes(
         if not allocate:
             kept = np.concatenate([loaded.kept, np.zeros(added, np.int64)])
             return allocation, load_prefixes(filters, inputs, kept)
-        grown = grow_rows(filters, loaded, inputs.weights, allocation.share)
+        grown = grow_sliced(filters, loaded, inputs.weights, allocation.share)
         if grown is not None and _fits(grown, inputs, allocation.budget):
             return allocation, grown
     elif not allocate:
         growth = Growth(np.arange(before, len(filters)), np.zeros(added, np.int64))
     elif allocation.budget is None:
-        growth = load_all(filters, before)
+        growth = load_in_full(filters, before)
     elif (
         allocation.method == "optimal"
         and isinstance(allocation.budget, int)

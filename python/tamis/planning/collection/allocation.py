@@ -28,7 +28,7 @@ from tamis.planning.collection.curves import (
     Segmented,
     Truncated,
 )
-from tamis.planning.collection.prices import best_kinds, least, optimal
+from tamis.planning.collection.prices import best_kinds, fewest_bits, optimal
 
 Kind = Literal["segmented", "ribbon", "truncated"]
 Method = Literal[
@@ -135,7 +135,7 @@ def plan_collection(
         if method != "optimal":
             raise ValueError(f"method must be 'optimal' with a target, not {method!r}")
         rate = check_number("target", target, "a rate above 0 and up to 1", above=0, most=1)
-        kept = least(mixed, weights, rate)
+        kept = fewest_bits(mixed, weights, rate)
     return allocation(mixed, kept, weights, which, budget)
 
 
@@ -243,7 +243,7 @@ def bloom_size(keys: Ints, fpr: float) -> tuple[Ints, Ints]:
 def _counts(name: str, values: npt.ArrayLike) -> Ints:
     try:
         given = np.asarray(values)
-    except ValueError as error:  # of rows of several lengths
+    except ValueError as error:  # nested lists of different lengths
         raise ValueError(f"{name} must be a one-dimensional array of ints: {error}") from None
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise ValueError(

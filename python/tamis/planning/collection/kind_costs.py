@@ -21,7 +21,7 @@ from tamis._format import format_duration, format_rate
 from tamis.planning.collection.allocation import best_curves, weighted_rate
 from tamis.planning.collection.curves import Floats, Ints, Segmented
 from tamis.planning.collection.prices import optimal_price
-from tamis.planning.collection.sliced import plan_segments, size
+from tamis.planning.collection.sliced import MIN_SETS, filter_size, plan_segments
 
 PROBE, SLICED_PROBE, SLICED_LOOKUP = 40e-9, 0.5e-9, 1.5e-6
 """Seconds of a lookup per set, separate and bit-sliced, and of any bit-sliced lookup; from
@@ -32,9 +32,6 @@ OVERHEAD, SLICED_OVERHEAD = 14, 10
 
 TAIL_READ = 5e-6
 """Seconds to check the rest of a filter in a file that the system has in memory."""
-
-MIN_SETS = 64
-"""Below this number of sets, a word of a bit-sliced filter is not full."""
 
 
 class KindChoice(NamedTuple):
@@ -87,7 +84,7 @@ def choose_kind(
 
 def _sliced_rate(keys: Ints, utility: Floats, bits: int, fpr: float) -> float:
     numbers, which = np.unique(keys, return_inverse=True)
-    sizes = np.array([size(int(number), fpr) for number in numbers], np.int64)[which]
+    sizes = np.array([filter_size(int(number), fpr) for number in numbers], np.int64)[which]
     sizes *= (keys > 0)[:, None]
     curve = Segmented(sizes[:, 0] * sizes[:, 1], sizes[:, 1], keys)
     segments = plan_segments(curve, utility, bits)
