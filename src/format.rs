@@ -270,7 +270,23 @@ pub fn read_header(bytes: &[u8], length: u64) -> Result<(Head, Vec<Part>, usize)
         return Err(Error::Format("the frame is damaged: bytes after its end".into()));
     }
     let head = Head { kind, hash, tag, count, capacity, parameters };
+    if parts.iter().any(|part| matches!(part.kind, SECTION_JSON | SECTION_CONTAINED)) {
+        check_container(&head, &parts)?;
+    }
     Ok((head, parts, header.at))
+}
+
+/// Containers leave the fields of filters at zero and have no pieces.
+fn check_container(head: &Head, parts: &[Part]) -> Result<()> {
+    let Head { hash, tag, count, capacity, ref parameters, .. } = *head;
+    if hash != 0 || [tag, count, capacity] != [0; 3] || !parameters.is_empty() {
+        let message = "the header is damaged: a container has no hash, counts or parameters";
+        return Err(Error::Format(message.into()));
+    }
+    if parts.iter().any(|part| part.piece != 0) {
+        return Err(Error::Format("the header is damaged: a container has no pieces".into()));
+    }
+    Ok(())
 }
 
 fn read_sections<'a>(
@@ -444,6 +460,28 @@ mod tests {
         let section = Section { kind: SECTION_CONTAINED, piece: 0, bytes: &inner };
         write(&head, &[section], &mut out).unwrap();
         assert!(read(&out).is_err());
+    }
+
+    #[test]
+    fn a_container_with_fields_of_a_filter_is_refused() {
+        let zero = Head { kind: 9, hash: 0, tag: 0, count: 0, capacity: 0, parameters: vec![] };
+        let document = |piece| Section { kind: SECTION_JSON, piece, bytes: b"{}" };
+        let refused = |head: &Head, piece| {
+            let mut out = Vec::new();
+            write(head, &[document(piece)], &mut out).unwrap();
+            read(&out).is_err()
+        };
+        assert!(!refused(&zero, 0));
+        assert!(refused(&zero, 9));
+        for head in [
+            Head { hash: 1, ..zero.clone() },
+            Head { tag: 1, ..zero.clone() },
+            Head { count: 1, ..zero.clone() },
+            Head { capacity: 1, ..zero.clone() },
+            Head { parameters: vec![0], ..zero.clone() },
+        ] {
+            assert!(refused(&head, 0));
+        }
     }
 
     #[test]

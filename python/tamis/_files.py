@@ -1,8 +1,8 @@
 """Atomic writes of files, and reads of regular ones.
 
 A file is written under a temporary name in its own folder, flushed and renamed. The writer holds a
-lock on the temporary file, which ends with its process: a temporary file that nobody has locked is
-what a killed save left behind, and the next save in the folder deletes it.
+lock on the temporary file, which ends with its process. An unlocked temporary file was left by a
+killed save; the next save in the folder deletes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_LISTED = 4096
 def save_whole(path: FilePath, write: Callable[[int], None]) -> None:
     """Replace a file atomically: ``write`` fills a temporary file, which is flushed and renamed.
 
-    Links are followed. What exists and is not a regular file raises `OSError`.
+    Links are followed. A path that exists and is not a regular file raises `OSError`.
     """
     mode = _mode_of(path)
     target = Path(os.path.realpath(os.fsdecode(path)))
@@ -61,7 +61,7 @@ def save_whole(path: FilePath, write: Callable[[int], None]) -> None:
 
 @contextmanager
 def name_in_errors(path: FilePath) -> Iterator[None]:
-    """Name this file in an `OSError`, which may name none, or one the caller did not choose."""
+    """Name this file in an `OSError` that names no file, or a temporary one."""
     try:
         yield
     except OSError as error:
@@ -71,7 +71,7 @@ def name_in_errors(path: FilePath) -> Iterator[None]:
 
 
 def open_regular(path: FilePath) -> BinaryIO:
-    """Open a file to read it, but no folder, nor a pipe, which would wait for its writer."""
+    """Open a regular file to read it. A pipe is refused: opening it would wait for its writer."""
     _mode_of_regular(path)
     return open(os.fspath(path), "rb")
 
@@ -85,7 +85,7 @@ def _mode_of(path: FilePath) -> int | None:
 
 
 def _mode_of_regular(path: FilePath) -> int:
-    # A number would be a descriptor, of a file that somebody else uses.
+    # `check_path` refuses ints, which would be descriptors of other files.
     mode = os.stat(check_path(path)).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))
@@ -99,7 +99,7 @@ def _create(folder: Path) -> tuple[Path, int]:
     while True:
         temporary = folder / f".tamis-{secrets.token_hex(8)}.saving"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        # Where files cannot be locked, nothing is swept either.
+        # If the file system has no locks, `_sweep` deletes nothing either.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         # Another save may have found it before it was locked.

@@ -377,6 +377,6 @@ def save_path(path: FilePath, write: Callable[[int], None], filesystem: Any = No
 
 
 def check_local(path: FilePath, filesystem: Any, argument: str = "filesystem") -> None:
-    """Raise if a path that is no str is given with a file system."""
+    """Raise if a file system is given with a path that is not a str."""
     if filesystem is not None and not isinstance(filesystem, StorageOptions):
         raise TypeError(f"path must be a str with {argument}, not {path!r}")

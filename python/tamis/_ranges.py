@@ -31,7 +31,7 @@ GAP = 1 << 18
 """Ranges with at most this many bytes between them are fetched together."""
 
 REQUEST = 8 << 20
-"""Most bytes of one request."""
+"""Bytes of one request, at most."""
 
 PARALLEL = 8
 """Requests at a time."""

@@ -17,7 +17,7 @@ from tamis._format import format_duration, format_rate
 
 if TYPE_CHECKING:
     from tamis.advice.situation import Choice
-    from tamis.collection import Collection
+    from tamis.collection.description import Description
     from tamis.guard.statistics import Window
     from tamis.planning.plan import Plan
     from tamis.workload import Workload
@@ -214,12 +214,12 @@ def draw_costs(choices: Sequence[Choice], ax: Any = None) -> Any:
     return ax
 
 
-def draw_collection(collection: Collection, ax: Any = None) -> Any:
+def draw_collection(collection: Description, ax: Any = None) -> Any:
     """Draw the bits per key of each filter, in the file and in memory, by utility."""
     from tamis.collection.prefixes import rate_curve
 
     ax = axes(figure_axes(6.4, 4.8) if ax is None else ax)
-    prefixes = collection._prefixes  # another thread may replace them
+    prefixes = collection._memory.prefixes  # another thread may replace them
     counts, utility = np.maximum(prefixes.filters.sizes().counts, 1), prefixes.utility
     full = rate_curve(prefixes.filters.sizes()).bits
     ax.scatter(utility, full / counts, s=4, color="#999999", label="in the file")

@@ -30,8 +30,8 @@ Documents: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 Tokenizer: TypeAlias = Callable[[str], Iterable[str]]
 """Splits a text into terms."""
 
-Kind: TypeAlias = Literal["sliced", "ribbon"]
-"""Signatures: Bloom filters by rows, or ribbons one by one."""
+SignatureKind: TypeAlias = Literal["sliced", "ribbon"]
+"""Signatures: bit-sliced Bloom filters, or separate ribbons."""
 
 _RIBBON = 1 + KINDS.index("ribbon")  # the number of the kind in a file
 
@@ -47,11 +47,11 @@ ENGLISH = frozenset(_ENGLISH.split())
 
 
 class _Memory(NamedTuple):
-    """What a search reads; replaced as a whole, so that threads can search during `allocate`."""
+    """The signatures in memory; replaced as a whole, so threads can search during `allocate`."""
 
     filters: _native.Filters
     signatures: _native.Sliced | _native.Resident
-    """By rows, or ribbons one by one."""
+    """Bit-sliced Bloom filters, or ribbons."""
     utility: Weights
 
     def search(self, terms: list[str], limit: int) -> list[int]:
@@ -61,7 +61,7 @@ class _Memory(NamedTuple):
             return found
         offsets, ids = self.signatures.candidates_many(terms, len(self.filters), False)
         times = np.bincount(ids, minlength=len(self.filters))
-        first = ids[: offsets[1]]  # of one term, the most useful first
+        first = ids[: offsets[1]]  # the candidates of one term, the most useful first
         found = first[times[first] == len(terms)][:limit].tolist()
         return found
 
@@ -116,7 +116,9 @@ class SearchIndex:
         self._budget: int | None = None
         self._texts_read = 0
         self._origin: Origin | None = None
-        self._kind: Kind = "ribbon" if (filters.sizes().kinds == _RIBBON).any() else "sliced"
+        self._kind: SignatureKind = (
+            "ribbon" if (filters.sizes().kinds == _RIBBON).any() else "sliced"
+        )
 
     @classmethod
     def build(
@@ -129,7 +131,7 @@ class SearchIndex:
         stop_words: Iterable[str] = (),
         tokenizer: Tokenizer | None = None,
         keep_texts: bool = True,
-        kind: Kind = "sliced",
+        kind: SignatureKind = "sliced",
         path: FilePath | None = None,
         filesystem: Any = None,
         storage_options: Mapping[str, str] | None = None,
@@ -146,16 +148,16 @@ class SearchIndex:
         may be a URL, opened with ``storage_options``, or a path in a ``filesystem`` of fsspec or
         pyarrow; without a path, to a temporary file.
         With ``keep_texts=False`` the file holds no texts, and results cannot be checked;
-        ``kind="ribbon"`` then has fewer false positives in the same memory than signatures by rows,
-        but a search takes longer, as it looks into each of them. ``key`` is a secret key for the
-        hash, instead of a seed.
+        ``kind="ribbon"`` then has fewer false positives in the same memory than bit-sliced
+        signatures, but a search takes longer, because it probes each of them. ``key`` is a secret
+        key for the hash, instead of a seed.
 
         >>> index = SearchIndex.build({"a": "to be or not to be"}, stop_words=ENGLISH)
         >>> index.counts.tolist()
         [0]
         """
         filesystem = storage_of(filesystem, storage_options)
-        one_of("kind", kind, get_args(Kind))
+        one_of("kind", kind, get_args(SignatureKind))
         if tokenizer is not None and not callable(tokenizer):
             raise TypeError(f"tokenizer must be a function of a text, not {tokenizer!r}")
         if isinstance(stop_words, str) or not isinstance(stop_words, Iterable):
@@ -173,8 +175,8 @@ class SearchIndex:
         # Check everything before a file is written.
         weights = read_utility(utility, Names(filters), np.ones(len(filters), np.float32))
         size = None if budget is None else parse_budget(budget)
-        plan = index._plan(filters, weights, size, sealed=True)
-        filters = storage.seal_filters(path, filters, weights, key, filesystem)
+        plan = index._plan(filters, weights, size, saved=True)
+        filters = storage.save_and_reopen(path, filters, weights, key, filesystem)
         index._replace(filters, weights, size, plan)
         index._origin = Origin.of(path, filters, weights, filesystem=filesystem)
         return index
@@ -428,7 +430,7 @@ class SearchIndex:
             order = np.argsort(-weights, kind="stable").astype(np.uint32)
             signatures = filters.resident(order, kept[order].astype(np.uint64))
         else:
-            curve = _rows(filters)
+            curve = _sliced_curve(filters)
             lengths = curve.bits // np.maximum(curve.hashes, 1)
             signatures = load_sliced(filters, curve, kept // np.maximum(lengths, 1), weights)
         self._memory = _Memory(filters, signatures, weights)
@@ -440,22 +442,22 @@ class SearchIndex:
         weights: Weights,
         budget: int | None,
         *,
-        sealed: bool = False,
+        saved: bool = False,
     ) -> Ints:
         """Return how many bits of each signature to load."""
         utility, what = weights.astype(np.float64), f"{len(filters)} documents"
-        own = _own_bytes(filters, sealed=sealed)
+        own = _own_bytes(filters, saved=saved)
         if self._kind == "ribbon":
             sizes = filters.sizes()
             curve = rate_curve(sizes)
             if budget is None:
                 return curve.bits
             return optimal(curve, utility, storage.filter_bits(budget, sizes.overhead + own, what))
-        rows, bits = _rows(filters), None
+        sliced, bits = _sliced_curve(filters), None
         if budget is not None:
-            bits = storage.filter_bits(budget, sliced_overhead(rows) + own, what)
-        return planning.plan_segments(rows, utility, bits) * (
-            rows.bits // np.maximum(rows.hashes, 1)
+            bits = storage.filter_bits(budget, sliced_overhead(sliced) + own, what)
+        return planning.plan_segments(sliced, utility, bits) * (
+            sliced.bits // np.maximum(sliced.hashes, 1)
         )
 
     def _verified(self, memory: _Memory, terms: set[str], limit: int) -> list[int]:
@@ -480,15 +482,15 @@ def _curve(filters: _native.Filters) -> Mixed:
     return rate_curve(filters.sizes())
 
 
-def _rows(filters: _native.Filters) -> Segmented:
+def _sliced_curve(filters: _native.Filters) -> Segmented:
     sizes = filters.sizes()
     return Segmented(sizes.bits, sizes.hashes, sizes.counts)
 
 
-def _own_bytes(filters: _native.Filters, *, sealed: bool = False) -> int:
+def _own_bytes(filters: _native.Filters, *, saved: bool = False) -> int:
     """Memory of the directory and utilities."""
     weights = np.dtype(np.float32).itemsize * len(filters)
-    return filters.size_in_bytes(sealed=sealed) + weights
+    return filters.size_in_bytes(saved=saved) + weights
 
 
 def _reopened(cls: type[SearchIndex], path: str, options: dict[str, Any]) -> SearchIndex:

@@ -1,4 +1,4 @@
-//! What a lookup must know about each filter in memory, in about eight bytes per filter.
+//! The fields of each filter in memory that a lookup needs, in about eight bytes per filter.
 //!
 //! An entry has six bytes: the size (24 bits), the length of the prefix (16 bits) and the index of
 //! the kind, hashes and attempt, which many filters share (8 bits). Prefixes lie one after the
@@ -77,7 +77,7 @@ fn unit(sizes: &Sizes) -> u64 {
 }
 
 impl Entries {
-    /// Room for filters with numbers below `ids`.
+    /// An empty list for filters with numbers below `ids`.
     pub fn with_capacity(count: usize, ids: usize) -> Entries {
         let id_bits = usize::BITS - ids.saturating_sub(1).leading_zeros();
         Entries {
@@ -90,12 +90,13 @@ impl Entries {
         }
     }
 
-    /// Room for more filters than another, with what its entries share.
+    /// An empty list for more filters, with the shared fields of another list.
     pub fn like(other: &Entries, count: usize, ids: usize) -> Entries {
         Entries { shared: other.shared.clone(), ..Entries::with_capacity(count, ids) }
     }
 
-    /// Adds an entry of another that these are like, with at most `kept` bits; returns how many.
+    /// Copies an entry of the list that this one was made from, with at most `kept` bits; returns how
+    /// many.
     pub fn push_entry(&mut self, other: &Entries, at: usize, entry: &Entry, kept: u64) -> u64 {
         let id = other.id(at);
         let word = other.word(at);

@@ -18,7 +18,7 @@
 //! with no bits in memory. Only a set without keys returns "no" for every key.
 //!
 //! In reading order: this file (the directory entry of a filter), `probe.rs` (one key, one filter),
-//! `entries.rs` (what is known about the filters in memory), `resident.rs` (one key, all filters);
+//! `entries.rs` (the sizes and places of the filters in memory), `resident.rs` (one key, all filters);
 //! `sliced/` (the same by rows, for many small sets).
 
 mod entries;

@@ -14,7 +14,7 @@ const ROW_BYTES: usize = 32;
 const ROUNDS: u8 = 4;
 /// Bits of prefixes that a batch of keys is checked against at a time: half of a private cache.
 const BLOCK: u64 = 8 << 18;
-/// Most groups of entries that are decoded at a time for a batch of keys.
+/// Groups of entries that are decoded at a time for a batch of keys, at most.
 const DECODED: usize = 64;
 /// Padding bytes after the last prefix, so that a window can be read at any bit.
 const PAD: usize = 16;
@@ -77,7 +77,7 @@ struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Copies bits, or only notes them if they follow the ones noted before.
+    /// Copies bits, or only extends the pending copy if they follow it.
     fn copy(&mut self, bits: std::ops::Range<u64>, to: u64, arena: &mut [u8]) {
         if bits.start == self.run.end && to == self.to + (self.run.end - self.run.start) {
             self.run.end = bits.end;
@@ -105,8 +105,8 @@ impl Copier<'_> {
 }
 
 impl Resident {
-    /// Loads prefixes of filters with numbers below `ids`, in this order. Those that `loaded` has
-    /// are copied, and for others `read(filter, bytes)` fills in the first bytes.
+    /// Loads prefixes of filters with numbers below `ids`, in this order. Prefixes that are `loaded`
+    /// are copied; for others `read(filter, bytes)` fills in the first bytes.
     pub fn load<'a>(
         wanted: impl Iterator<Item = (u32, &'a Filter, u64)> + Clone,
         ids: usize,
@@ -157,8 +157,8 @@ impl Resident {
         Ok(resident)
     }
 
-    /// The same prefixes with changes: `kept` has positions, in order, and the lengths that replace
-    /// those of their prefixes; `added` has the position that each new filter comes before, in order,
+    /// The same prefixes with changes: `kept` has positions, in order, and the new lengths of their
+    /// prefixes; `added` has the position that each new filter comes before, in order,
     /// its number, the filter and the length of its prefix. `read` fills in bits that are not in memory.
     pub fn changed(
         &self,
@@ -220,7 +220,7 @@ impl Resident {
         Ok(changed)
     }
 
-    /// Notes how many hashes and attempts a query needs.
+    /// Updates how many hashes and attempts a query needs.
     fn note(&mut self, filter: &Filter) {
         match filter.kind {
             Kind::Empty => {}

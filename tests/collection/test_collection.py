@@ -16,8 +16,8 @@ from reference import frame, mix13, parts
 
 import tamis
 from tamis import _native
-from tamis.collection.prefix_allocation import plan_prefixes
-from tamis.collection.prefixes import load_prefixes
+from tamis.collection.memory import Memory
+from tamis.collection.prefix_allocation import Allocation, plan_prefixes
 from tamis.planning import bloom, ribbon
 from tamis.testing.filters import within_noise
 
@@ -36,7 +36,7 @@ def sets(sizes=SIZES):
 def share(collection, part):
     """The budget that leaves this share of all bits."""
     full = int(collection.full.sum())
-    return collection._overhead + math.ceil(part * full / 8)
+    return collection.least_budget + math.ceil(part * full / 8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -302,7 +302,7 @@ def test_the_twin_writes_the_same_frame(tmp_path):
 def test_budgets_count_everything(tmp_path):
     c = tamis.Collection.build(sets([100] * 400))
     everything = c.size_in_bytes
-    for budget in (c._overhead, c._overhead + 5, 60_000, "0.05MB", "70kB", everything):
+    for budget in (c.least_budget, c.least_budget + 5, 60_000, "0.05MB", "70kB", everything):
         c.allocate(budget=budget)
         assert c.size_in_bytes <= c.budget
         assert c.size_in_bytes >= min(c.budget - 30, everything)
@@ -340,7 +340,8 @@ def test_prefixes_of_large_filters_lose_less_than_a_65536th():
     c = tamis.Collection.build({"a": np.arange(20_000), "b": np.arange(900_000)}, kind="truncated")
     assert (c.kept == c.full).all()
     c.allocate(budget=c.least_budget + 500_000, utility=[3, 1])
-    planned = plan_prefixes(c._filters, c._inputs(None, None), c.budget).kept
+    memory = c._memory
+    planned = plan_prefixes(memory.filters, memory.inputs, c.budget).kept
     assert (planned - c.kept >= 0).all()
     assert (planned - c.kept < 1 + c.full / 65_536).all()
     assert len(c.candidates_many(np.arange(20_000))[1]) == 40_000
@@ -396,9 +397,8 @@ def test_sliced_sets_answer_as_their_filters_do(tmp_path):
     for budget in (None, share(c, 0.6), share(c, 0.2), share(c, 0.02), c.least_budget):
         c.allocate(budget=budget)
         assert budget is None or c.size_in_bytes <= budget
-        inputs = other._inputs(c.utility, None)
-        plan = other._allocation._replace(kept=c.kept)
-        other._replace(load_prefixes(other._filters, inputs, plan.bits_to_load), inputs, plan)
+        inputs = c._memory.inputs._replace(salvage=True)
+        other._memory = Memory.load(other._memory.filters, inputs, Allocation(c.kept))
         found = [each.tolist() for each in c.candidates_many(asked)]
         assert found == [each.tolist() for each in other.candidates_many(asked)]
         assert c.candidates(3, limit=2) == other.candidates(3, limit=2)
@@ -509,7 +509,7 @@ def test_appends_stay_near_the_optimum(kind, small_windows):
         c.append(*every[i], kind=kind, utility=utility[i])
         assert c.size_in_bytes <= c.budget
         assert every[i][0] in c.candidates(int(every[i][1][0]))
-    assert c._allocation.grown == 40
+    assert c._memory.allocation.grown == 40
     grown = c.expected_fpr
     offsets, ids = c.candidates_many(np.arange(sum(sizes)))
     lists = np.split(ids, offsets[1:-1])

@@ -314,6 +314,15 @@ def test_a_forged_directory_is_refused_or_works(tmp_path, value):
         opened.save(tmp_path / "again")
 
 
+def test_more_runs_than_a_file_holds_are_refused(tmp_path):
+    path = tmp_path / "runs.tamis"
+    c = tamis.Collection.build({"a": [1]}, kind="stacked")
+    c.extend(((str(i), ()) for i in range(32_767)), allocate=False)
+    with pytest.raises(tamis.CapacityError, match="at most 32,767 runs, not 32,768"):
+        c.save(path)
+    assert not path.exists()
+
+
 def test_frames_are_read_by_several_calls(tmp_path, monkeypatch):
     """A call of the system reads at most 2 GiB."""
     path = tmp_path / "runs.tamis"

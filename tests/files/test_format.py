@@ -21,6 +21,7 @@ from reference import frame, parts
 
 import tamis
 import tamis.text
+from tamis import _native
 from tamis.guard import snapshot
 from tamis.learned import Model, flat
 from tamis.planning import quotient, stable
@@ -325,6 +326,30 @@ def test_optional_sections_are_skipped_and_other_unknown_ones_refused(name, tmp_
             path.write_bytes(later[:at] + b"!" + later[at + 1 :])
         with pytest.raises(tamis.FormatError):
             OPENED_BY[name](path)
+
+
+@pytest.mark.parametrize("field", range(1, 6))
+@pytest.mark.parametrize("name", ["v1-runs", "v1-snapshot"])
+def test_a_container_with_fields_of_a_filter_is_refused(name, field, tmp_path):
+    """Hash, seed, count, capacity and parameters are zero, and no section has pieces."""
+    *head, contents = parts((GOLDEN / f"{name}.tamis").read_bytes())
+    head[field] = [0] if field == 5 else 1
+    path = tmp_path / "f"
+    path.write_bytes(frame(*head, contents))
+    for check in (OPENED_BY[name], _native.check_file):
+        with pytest.raises(tamis.FormatError, match="a container has no hash, counts or"):
+            check(path)
+
+
+@pytest.mark.parametrize("name", ["v1-runs", "v1-snapshot"])
+def test_a_container_with_pieces_is_refused(name, tmp_path):
+    *head, contents = parts((GOLDEN / f"{name}.tamis").read_bytes())
+    contents[0] = (contents[0][0], 9, contents[0][2])
+    path = tmp_path / "f"
+    path.write_bytes(frame(*head, contents))
+    for check in (OPENED_BY[name], _native.check_file):
+        with pytest.raises(tamis.FormatError, match="a container has no pieces"):
+            check(path)
 
 
 def test_sizes_in_a_header_claim_no_memory():

@@ -98,13 +98,13 @@ def use_collections():
         allocation.plan_collection(keys, utility, budget=9000, kind="truncated", method=method)
     sliced, curves = module("collection.sliced"), module("collection.curves")
     words = np.array([90, 80, 90])
-    lengths, segments = np.array([sliced.size(int(n), 0.01) for n in words]).T
+    lengths, segments = np.array([sliced.filter_size(int(n), 0.01) for n in words]).T
     curve = curves.Segmented(lengths * segments, segments, words)
     kept = sliced.plan_segments(curve, np.array([1.0, 5.0, 2.0]), 1000)
     sliced.lay_out(curve, kept, np.array([1.0, 5.0, 2.0]))
     zipf = module("stacked.frequencies").Zipf(1.0, 5000, 1000)
     module("collection.run_budgets").split_runs(np.array([100, 1000]), np.ones(2), zipf, 9000)
-    module("collection.row_costs").choose_kind(np.full(100, 40), np.ones(100), 9000)
+    module("collection.kind_costs").choose_kind(np.full(100, 40), np.ones(100), 9000)
     present = np.array([0.5, 0.1, 0.0])
     module("collection.reads").optimal_reads(curve, np.array([1.0, 5.0, 2.0]), present, 1000)
     sliced.is_sliceable(np.ones(3, np.uint8), curve.bits, segments, words)

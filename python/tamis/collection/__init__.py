@@ -1,11 +1,12 @@
 """Many filters under one memory budget.
 
-* `collection`: `Collection`, the filters of many sets
+* `collection`: `Collection`, the filters of many sets; `description`: its read-only properties
+* `build`: builds, merges and opens collections; `kind_choice`, `merge`, `origin` (pickles)
 * `storage`: full filters in a file, by name
-* `merging`: collections built in parts, and pickles
-* `prefixes`: what is in memory
+* `memory`: the state of a collection in memory, and its changes: `prefixes` of the filters,
+  `prefix_allocation` and `growth`, how long they are, and `allocation_inputs`
 * `utility`: how often each set is queried
-* `runs`: `Runs`, the filters of an LSM-tree's runs, for one workload; `run`: one of them, and files
+* `runs`: `Runs`, the filters of an LSM-tree's runs; `run_filters`, `runs_file`
 """
 
 from tamis.collection.collection import Collection

@@ -10,66 +10,31 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
-from tamis._checks import (
-    MAX_BYTES,
-    check_int,
-    check_number,
-    check_parts,
-    parse_budget,
-)
-from tamis._format import facts_html, format_rate, format_size
-from tamis._objects import is_object, storage_of
+from tamis._checks import check_int, check_number, check_parts
+from tamis._objects import storage_of
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath, Key, Keys
-from tamis.collection import storage
-from tamis.collection.kind_choice import choose_for
-from tamis.collection.merge import merge_filters
+from tamis.collection import build, storage
+from tamis.collection.allocation_inputs import AllocationInputs
+from tamis.collection.description import Description
+from tamis.collection.memory import Memory
 from tamis.collection.origin import Origin, reduce_collection
-from tamis.collection.prefix_allocation import (
-    Allocation,
-    Budgets,
-    grow_prefixes,
-    plan_prefixes,
-    read_budget,
-)
-from tamis.collection.prefixes import AllocationInputs, Prefixes, load_prefixes, rate_curve
+from tamis.collection.prefix_allocation import Budgets, read_budget
 from tamis.collection.runs import NamedKeys, Runs
-from tamis.collection.runs_file import has_runs
-from tamis.collection.storage import BudgetError, Names, Sets
-from tamis.collection.utility import (
-    HALF_LIFE,
-    Accesses,
-    Present,
-    Utility,
-    as_weights,
-    extend_present,
-    extend_utility,
-    read_present,
-    read_utility,
-    with_unseen,
-)
+from tamis.collection.storage import Sets
+from tamis.collection.utility import HALF_LIFE, Accesses, Present, Utility, as_weights
 from tamis.planning.collection import allocation as planning
-from tamis.planning.collection.curves import Floats, Ints, Weights
-from tamis.planning.collection.reads import Reads
-from tamis.planning.collection.row_costs import TAIL_READ
-from tamis.planning.costs import duration
+from tamis.planning.collection.curves import Floats, Ints
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from tamis.workload import Workload
 
 
 Kind: TypeAlias = planning.Kind | Literal["auto", "sliced"]
-"""The kind of the filters: one that can be cut, the best of them, or filters by rows."""
-
-_KINDS = ("empty", *planning.KINDS)  # by their numbers in a file
-
-MAX_PARTS = 2**16
-"""Parts of a collection, which take memory also without sets."""
+"""The kind of the filters: one that can be cut, bit-sliced filters, or the best for the budget."""
 
 
-class Collection:
+class Collection(Description):
     """The filters of many sets (row groups, partitions) under one memory budget.
 
     The full filters are in a file. A prefix of each is in memory, and is a filter itself. Sets that
@@ -89,21 +54,14 @@ class Collection:
 
     def __init__(
         self,
-        filters: _native.Filters,
-        utility: Weights,
+        memory: Memory,
         *,
         hybrid: bool,
-        parts: int = 1,
-        salvage: bool = False,
+        origin: Origin | None = None,
+        chosen: str | None = None,
     ) -> None:
-        self._filters = filters
-        self._parts, self._salvage = parts, salvage
-        self._utility = utility
-        self._present: Weights | None = None
-        self._accesses = Accesses()
-        self._allocation = Allocation()
-        self._origin: Origin | None = None
-        self.chosen: str | None = None
+        self._memory, self._origin = memory, origin
+        self.chosen = chosen
         """Which kind `build` chose for a budget, and why; None if a kind was given."""
         self.hybrid = hybrid
         self.half_life = HALF_LIFE
@@ -169,23 +127,23 @@ class Collection:
 
         ``sets`` maps names to keys; an iterator is consumed one set at a time. ``budget`` is in
         bytes, or as "64MB" (10⁶ bytes), and counts prefixes, sizes and weights; None loads the full
-        filters. ``fpr`` is the false-positive rate of the full filters, which are saved to
-        ``path``, which may be a URL such as "s3://bucket/key", opened with ``storage_options``, or
-        a path in a ``filesystem`` of fsspec or pyarrow; without a path, to a temporary file.
-        ``parts`` consecutive sets belong together, such as the columns of a row group: set i is in
-        part i modulo ``parts``, and a query searches one part.
+        filters. ``fpr`` is the false-positive rate of the full filters. They are saved to ``path``:
+        a file, a URL such as "s3://bucket/key", opened with ``storage_options``, or a path in a
+        ``filesystem`` of fsspec or pyarrow (default: a temporary file). ``parts`` consecutive sets
+        belong together, such as the columns of a row group: set i is in part i modulo ``parts``,
+        and a query searches one part.
 
-        ``kind="auto"`` chooses between ribbons and filters by rows (kind "sliced") by the rate that
-        each has within the budget and the time of a lookup; ``miss_cost`` is the cost of a false
-        positive, in seconds or as "1ms", and `chosen` says why.
+        ``kind="auto"`` chooses ribbons or bit-sliced filters (kind "sliced") by their rates within
+        the budget and the time of a lookup. ``miss_cost`` is the cost of a false positive, in
+        seconds or as "1ms". `chosen` says why.
 
         In ``hybrid`` mode (default: with a local ``path``), if a prefix returns maybe, the rest of
-        the filter is checked in the file. Prefixes return maybe for every key of their set, so
-        ``present``, the share of present keys among the queries of each set, changes which filters
-        should be whole in memory: reads are minimized.
+        the filter is checked in the file. A prefix returns maybe for every key of its set, so the
+        allocation also depends on ``present``, the share of present keys among the queries of each
+        set, and minimizes reads.
 
-        ``kind="stacked"`` is for few large sets that are all asked for the same keys, such as the
-        runs of an LSM-tree, and returns `Runs`; ``workload`` says which absent keys those are.
+        ``kind="stacked"`` is for few large sets that get the same queries, such as the runs of an
+        LSM-tree, and returns `Runs`; ``workload`` has the known absent keys.
 
         >>> sets = ((f"day {i}", range(1000 * i, 1000 * i + 1000)) for i in range(30))
         >>> c = Collection.build(sets, budget="20kB", utility=np.arange(30))
@@ -194,31 +152,21 @@ class Collection:
         """
         filesystem = storage_of(filesystem, storage_options)
         if kind == "stacked":
-            if hybrid or parts != 1 or present is not None:
-                raise ValueError("hybrid, present and parts must not be given with kind 'stacked'")
-            if is_object(path, filesystem):
-                raise ValueError(f"path must be a local file with kind 'stacked', not {path!r}")
-            return Runs.build(
+            return build.build_runs(
                 sets, budget=budget, workload=workload, utility=utility, fpr=fpr, path=path,
-                seed=seed, key=key,
+                filesystem=filesystem, hybrid=hybrid, parts=parts, present=present, seed=seed,
+                key=key,
             )  # fmt: skip
         if workload is not None:
             raise ValueError(f"workload needs kind 'stacked', not {kind!r}")
-        filters, chosen = storage.create_filters(path, seed, key, filesystem=filesystem), None
         hybrid = storage.is_local(path, filesystem) if hybrid is None else hybrid
-        cost = duration("miss_cost", miss_cost)
-        size = None if budget is None else parse_budget(budget)
-        if kind == "auto" and size is not None and _check_parts(parts) == 1:
-            cost = TAIL_READ if hybrid else cost
-            sets, chosen = choose_for(sets, utility, size, fpr, cost, seed, key)
-            kind = "sliced" if chosen.kind == "sliced" else "auto"
-        storage.add_sets(filters, sets, kind, fpr, key)
-        ones = np.ones(len(filters), np.float32)
-        collection = cls(filters, ones, hybrid=hybrid, parts=_check_parts(parts))
-        collection.chosen = None if chosen is None else chosen.reason
-        inputs = collection._inputs(utility, present, sealed=True)
-        collection._seal(inputs, size, path, key, filesystem)
-        return collection
+        memory, chosen = build.build_memory(
+            sets, utility, present, budget=budget, kind=kind, fpr=fpr, path=path,
+            filesystem=filesystem, hybrid=hybrid, miss_cost=miss_cost, parts=parts, seed=seed,
+            key=key,
+        )  # fmt: skip
+        origin = Origin.of(path, memory.filters, memory.inputs.weights, filesystem=filesystem)
+        return cls(memory, hybrid=hybrid, origin=origin, chosen=chosen)
 
     @classmethod
     def merge(
@@ -231,11 +179,11 @@ class Collection:
         hybrid: bool | None = None,
         key: bytes | None = None,
     ) -> Self:
-        """Merge collections of different sets, such as those built by several processes.
+        """Merge collections of different sets, for example built by several processes.
 
-        The full filters are copied; sets come in the order of their names, so that the result has
-        the same bytes however they were divided. Names must differ, and seeds or secret keys agree;
-        ``key`` is the secret key. The parts keep their utilities. See `build` for the others.
+        The full filters are copied, and sets are sorted by name, so that the result does not depend
+        on how they were divided. Names must differ, and seeds or secret keys agree; ``key`` is the
+        secret key. Utilities are kept. See `build` for the other arguments.
 
         >>> parts = [Collection.build({name: [name]}) for name in "ba"]
         >>> Collection.merge(*parts).candidates("a")
@@ -243,13 +191,10 @@ class Collection:
         """
         filesystem = storage_of(filesystem, storage_options)
         check_parts(parts, Collection, "a collection")
-        filters, weights = merge_filters(parts, path, key, filesystem)
+        memory = build.merge_memory(parts, budget=budget, path=path, filesystem=filesystem, key=key)
         hybrid = storage.is_local(path, filesystem) if hybrid is None else hybrid
-        collection = cls(filters, weights, hybrid=hybrid, parts=parts[0]._parts)
-        inputs = collection._inputs(None, None, sealed=True)
-        size = None if budget is None else parse_budget(budget)
-        collection._seal(inputs, size, path, key, filesystem)
-        return collection
+        origin = Origin.of(path, memory.filters, memory.inputs.weights, filesystem=filesystem)
+        return cls(memory, hybrid=hybrid, origin=origin)
 
     @classmethod
     def open(
@@ -273,69 +218,44 @@ class Collection:
     ) -> Self:
         """Open a file written by `build` or `save` and load prefixes that fit the budget.
 
-        Everything that is read is checked; damage raises `FormatError`. A file of kind "stacked"
-        opens as `Runs`, with this ``workload``.
+        Everything that is read is checked; damage raises `FormatError`. With ``salvage``, damaged
+        filters return maybe for every key instead, and are listed in `damaged`. A file of kind
+        "stacked" opens as `Runs`, with this ``workload``.
 
-        With ``salvage``, damaged filters return maybe for every key instead, and are listed in
-        `damaged`. ``utility`` defaults to the utilities in the file. ``hybrid`` and ``present`` are
-        as in `build`; hybrid mode is the default for a file on this machine, except with
-        ``salvage``. ``offset`` and ``length`` say where the collection is in a file with other
-        content. With ``allocate=False`` no bits are loaded: all filters return maybe until
-        `allocate` is called.
+        ``utility`` defaults to the utilities in the file. ``hybrid`` and ``present`` are as in
+        `build`; hybrid mode is the default for a file on this machine, except with ``salvage``.
+        ``offset`` and ``length`` say where the collection is in a file with other content. With
+        ``allocate=False`` no bits are loaded: all filters return maybe until `allocate` is called.
 
         ``path`` may be a URL, opened with ``storage_options``, or a path in a ``filesystem`` of
-        fsspec or pyarrow. Of an object, only the parts that are needed are read; ``cache`` limits
-        the bytes of it that are cached on disk.
+        fsspec or pyarrow. Only the parts of an object that are needed are read; ``cache`` limits
+        how many of its bytes are cached on disk.
         """
         filesystem = storage_of(filesystem, storage_options)
         local = storage.is_local(path, filesystem)
-        if local and not isinstance(path, ObjectFile) and not offset and has_runs(path):
-            runs: Any = Runs.open(path, budget=budget, workload=workload, key=key)
-            if utility is not None:
-                runs.allocate(budget=runs.budget, utility=utility)
-            return runs  # type: ignore[no-any-return]
+        if local and not offset:
+            runs: Any = build.open_runs(
+                path, budget=budget, utility=utility, workload=workload, key=key
+            )
+            if runs is not None:
+                return runs  # type: ignore[no-any-return]
         if workload is not None:
-            raise ValueError("workload must not be given for a file of other kinds than 'stacked'")
-        offset = check_int("offset", offset, MAX_BYTES)
-        length = None if length is None else check_int("length", length, MAX_BYTES)
-        filters, saved = storage.open_filters(
-            path,
-            key,
-            offset=offset,
-            length=length,
-            filesystem=filesystem,
-            cache=parse_budget(cache, "cache"),
-        )
-        weights, parts = as_weights(saved), _check_parts(parts)
+            raise ValueError("workload must only be given for a file of kind 'stacked'")
         hybrid = local and not salvage if hybrid is None else hybrid
-        collection = cls(filters, weights, hybrid=hybrid, parts=parts, salvage=salvage)
-        size = None if budget is None else parse_budget(budget)
-        with storage.path_in_errors(path):
-            inputs = collection._inputs(utility if allocate else None, present)
-            plan = Allocation(np.zeros(len(saved), np.int64))
-            if allocate:
-                plan = plan_prefixes(filters, inputs, size)
-            collection._replace(load_prefixes(filters, inputs, plan.bits_to_load), inputs, plan)
-        collection._origin = Origin.of(
-            path,
-            filters,
-            weights,
-            filesystem=filesystem,
-            cache=cache,
-            offset=offset,
-            length=length,
-        )
-        return collection
+        memory, origin = build.open_memory(
+            path, utility, present, budget=budget, hybrid=hybrid, parts=parts, salvage=salvage,
+            allocate=allocate, offset=offset, length=length, filesystem=filesystem, cache=cache,
+            key=key,
+        )  # fmt: skip
+        return cls(memory, hybrid=hybrid, origin=origin)
 
     @classmethod
     def unloaded(
         cls, filters: _native.Filters, utility: Floats, *, hybrid: bool, parts: int
     ) -> Self:
         """Return a collection of full filters without any bits in memory."""
-        collection = cls(filters, as_weights(utility), hybrid=hybrid, parts=parts)
-        inputs, plan = collection._inputs(None, None), Allocation(np.zeros(len(filters), np.int64))
-        collection._replace(load_prefixes(filters, inputs, plan.bits_to_load), inputs, plan)
-        return collection
+        inputs = AllocationInputs(as_weights(utility), Accesses(), parts=parts)
+        return cls(Memory.empty(filters, inputs), hybrid=hybrid)
 
     def save(
         self,
@@ -346,29 +266,30 @@ class Collection:
     ) -> None:
         """Write the full filters and their utilities to a file or object, atomically."""
         filesystem = storage_of(filesystem, storage_options)
-        prefixes = self._prefixes
-        storage.save_filters(path, prefixes.filters, prefixes.utility, filesystem)
-        self._origin = Origin.of(path, prefixes.filters, prefixes.utility, filesystem=filesystem)
+        filters, weights = self._memory.filters, self._memory.inputs.weights
+        storage.save_filters(path, filters, weights, filesystem)
+        self._origin = Origin.of(path, filters, weights, filesystem=filesystem)
 
     def write(self, descriptor: int) -> None:
-        """Write the same as `save` to an open file, which may get more content after it."""
+        """Write the content of `save` to an open file, at its position."""
         descriptor = check_int("descriptor", descriptor, 2**31 - 1)
-        prefixes = self._prefixes
-        prefixes.filters.write(descriptor, prefixes.utility.astype(np.float64))
+        memory = self._memory
+        memory.filters.write(descriptor, memory.inputs.utility)
 
     def candidates(self, key: Key, limit: int | None = None, *, part: int = 0) -> list[str]:
         """Return up to ``limit`` sets that may contain the key, the most queried first."""
-        prefixes = self._prefixes
-        most = storage.read_limit("limit", limit)
-        ids = prefixes.candidates(key, most, self.hybrid, self._check_part(part))
-        return [prefixes.filters.name(id) for id in ids.tolist()]
+        memory, count = self._memory, storage.read_limit("limit", limit)
+        part = check_int("part", part, memory.inputs.parts - 1)
+        ids = memory.prefixes.candidates(key, count, self.hybrid, part)
+        return [memory.filters.name(id) for id in ids.tolist()]
 
     def candidates_many(
         self, keys: Keys, limit: int | None = None, *, part: int = 0
     ) -> tuple[Ints, npt.NDArray[np.uint32]]:
         """Look up many keys: key i may be in the sets ``names[ids[offsets[i]:offsets[i + 1]]]``."""
-        most = storage.read_limit("limit", limit)
-        return self._prefixes.candidates_many(keys, most, self.hybrid, self._check_part(part))
+        memory, count = self._memory, storage.read_limit("limit", limit)
+        part = check_int("part", part, memory.inputs.parts - 1)
+        return memory.prefixes.candidates_many(keys, count, self.hybrid, part)
 
     def append(
         self,
@@ -399,40 +320,20 @@ class Collection:
         ``key`` to hash the new keys. With ``allocate=False`` the new sets return maybe until
         `allocate` is called.
         """
+        memory = self._memory
         # A copy: a failure must leave this collection as it was.
-        filters = self._filters.without([])
-        if kind == "auto" and self._prefixes.sliced:
+        filters = memory.filters.without([])
+        if kind == "auto" and memory.prefixes.sliced:
             kind = "sliced"
         storage.add_sets(filters, sets, kind, fpr, key)
-        added = len(filters) - len(self)
-        weights = extend_utility(self._utility, utility, added, "set")
-        present, accesses = extend_present(self._present, added), self._accesses.extend(added)
-
-        def grow(filters: _native.Filters) -> None:
-            inputs = self._own_inputs(filters, weights, present, accesses)
-            plan, prefixes = grow_prefixes(
-                filters, inputs, self._allocation, self._prefixes, allocate=allocate
-            )
-            self._replace(prefixes, inputs, plan, accesses)
-
-        try:
-            grow(filters)
-        except BudgetError:
-            if filters.size_in_bytes() <= filters.size_in_bytes(sealed=True):
-                raise
-            # The directory of new sets is in memory only until they are written to a file.
-            grow(storage.seal_filters(None, filters, weights, key))
+        self._memory = memory.extended(
+            filters, utility, hybrid=self.hybrid, allocate=allocate, key=key
+        )
 
     def drop(self, sets: str | Iterable[str] | npt.NDArray[np.integer[Any]]) -> None:
         """Remove sets by name or number. The others are renumbered and keep their prefixes."""
         ids = self.names.ids([sets] if isinstance(sets, str) else sets, "sets")
-        plan = self._allocation._replace(kept=np.delete(self._prefixes.kept, ids))
-        present = None if self._present is None else np.delete(self._present, ids)
-        filters, accesses = self._filters.without(ids), self._accesses.without(ids)
-        inputs = self._own_inputs(filters, np.delete(self._utility, ids), present, accesses)
-        before = np.delete(np.arange(len(self), dtype=np.uint32), ids)
-        prefixes = load_prefixes(filters, inputs, plan.bits_to_load, self._prefixes, before)
-        self._replace(prefixes, inputs, plan, accesses)
+        self._memory = self._memory.without(ids, hybrid=self.hybrid)
 
     def allocate(
         self,
@@ -457,11 +358,10 @@ class Collection:
         >>> bool(full < 1e-4 < c.expected_fpr < 0.01), bool(c.kept[1] > c.kept[0])
         (True, True)
         """
-        size = read_budget(budget, self._parts)
-        inputs = self._inputs(utility, present)
-        plan = plan_prefixes(self._filters, inputs, size, method)
-        prefixes = load_prefixes(self._filters, inputs, plan.bits_to_load, self._prefixes)
-        self._replace(prefixes, inputs, plan, self._accesses)
+        memory = self._memory
+        size = read_budget(budget, memory.inputs.parts)
+        inputs = memory.inputs.read(utility, present, self.names, hybrid=self.hybrid)
+        self._memory = memory.allocated(inputs, size, method)
 
     def record(
         self,
@@ -485,231 +385,16 @@ class Collection:
         with_key = None if found is None else self.names.ids(found, "found")
         if with_key and (stray := set(with_key).difference(ids)):
             raise ValueError(f"found must be among visited; {self.names[min(stray)]!r} is not")
-        self._accesses.record(ids, weight, self.half_life, len(self), with_key)
-
-    @property
-    def accesses(self) -> Floats:
-        """Accesses recorded per set, decayed."""
-        return self._accesses.array(len(self))
-
-    @property
-    def names(self) -> Names:
-        """The names of the sets; indexing by an array of numbers returns an array of names."""
-        return Names(self._filters)
-
-    @property
-    def utility(self) -> Floats:
-        """How often each set is queried, relative to the others."""
-        return self._utility.astype(np.float64)
-
-    @property
-    def present(self) -> Floats | None:
-        """The share of present keys among the queries of each set, if prefixes were planned by it.
-
-        It is not saved.
-        """
-        return None if self._present is None else self._present.astype(np.float64)
-
-    @property
-    def budget(self) -> int | None:
-        """The memory budget in bytes, of all parts, or None."""
-        budget = self._allocation.budget
-        return sum(budget) if isinstance(budget, tuple) else budget
-
-    @property
-    def least_budget(self) -> int:
-        """The smallest possible budget in bytes: sizes and weights without any bits of filters."""
-        return self._overhead
-
-    @property
-    def kept(self) -> Ints:
-        """Bits of each filter in memory."""
-        return self._prefixes.kept
-
-    @property
-    def damaged(self) -> Ints:
-        """Numbers of the damaged filters, which return maybe for every key."""
-        return self._prefixes.damaged.copy()
-
-    @property
-    def full(self) -> Ints:
-        """Bits of each full filter."""
-        return rate_curve(self._filters.sizes()).bits
-
-    @property
-    def counts(self) -> Ints:
-        """Keys in each set."""
-        return self._filters.sizes().counts
-
-    @property
-    def kinds(self) -> list[str]:
-        """The kind of each filter; "empty" for a set without keys."""
-        names = ("empty", "sliced") if self._prefixes.sliced else _KINDS
-        return [names[kind] for kind in self._filters.sizes().kinds.tolist()]
-
-    @property
-    def fprs(self) -> Floats:
-        """Expected false-positive rate of each prefix in memory."""
-        return _rates(self._prefixes)
-
-    @property
-    def expected_fpr(self) -> float:
-        """Expected false-positive rate, weighted by utility.
-
-        In hybrid mode, the fraction of lookups of absent keys that read from the file.
-        """
-        prefixes = self._prefixes
-        return planning.weighted_rate(prefixes.utility.astype(np.float64), _rates(prefixes))
-
-    @property
-    def expected_reads(self) -> float:
-        """Expected fraction of queries that read from the file, in hybrid mode, by utility.
-
-        A query for a key of the set reads unless the whole filter is in memory; `present` is the
-        share of these queries.
-        """
-        if not self.hybrid:
-            return 0.0
-        present = np.zeros(len(self)) if self._present is None else self._present
-        curve = Reads(rate_curve(self._filters.sizes()), np.asarray(present, np.float64))
-        return planning.weighted_rate(self.utility, curve.rate(self._prefixes.kept))
-
-    @property
-    def size_in_bytes(self) -> int:
-        """Memory of the prefixes, sizes and weights."""
-        return self._overhead + (self.size_in_bits + 7) // 8
-
-    @property
-    def size_in_bits(self) -> int:
-        """Bits of the prefixes alone."""
-        return self._prefixes.bits
-
-    @property
-    def tail_reads(self) -> int:
-        """Reads of the rest of a filter, in hybrid mode, since the last allocation."""
-        return sum(each.tail_reads for each in self._prefixes.loaded)
-
-    @property
-    def seed(self) -> int | None:
-        """The seed of the hash, or None if a secret key is used."""
-        return self._filters.seed
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Plot bits per key against utility; needs ``pip install tamis[plot]``."""
-        from tamis.plotting import draw_collection
-
-        drawn: Axes = draw_collection(self, ax)
-        return drawn
-
-    def __len__(self) -> int:
-        return len(self._filters)
-
-    def __repr__(self) -> str:
-        return (
-            f"<tamis.Collection: {len(self):,} filters of {int(self.counts.sum()):,} keys, "
-            f"{self.size_in_bytes:,} bytes in memory, "
-            f"{self._overhead / max(len(self), 1):.1f} per filter for overhead>"
-        )
+        accesses = self._memory.inputs.accesses
+        accesses.record(ids, weight, self.half_life, len(self), with_key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduce_collection(self)
 
-    def _repr_html_(self) -> str:
-        facts = {
-            "filters": f"{len(self):,}",
-            "keys": f"{int(self.counts.sum()):,}",
-            "in memory": format_size(8 * self.size_in_bytes),
-            "expected false-positive rate": format_rate(self.expected_fpr),
-        }
-        return facts_html("tamis.Collection", facts)
-
     def __copy__(self) -> Self:
         twin = object.__new__(type(self))
         vars(twin).update(vars(self))
-        twin._accesses = copy(self._accesses)
+        inputs = self._memory.inputs
+        inputs = inputs._replace(accesses=copy(inputs.accesses))
+        twin._memory = self._memory._replace(inputs=inputs)
         return twin
-
-    @property
-    def _overhead(self) -> int:
-        prefixes = self._prefixes
-        return prefixes.overhead + _own_bytes(prefixes.filters, self._present, self._accesses)
-
-    def _check_part(self, part: int) -> int:
-        return check_int("part", part, self._parts - 1)
-
-    def _inputs(
-        self, utility: Utility | None, present: Present | None, *, sealed: bool = False
-    ) -> AllocationInputs:
-        """Return the inputs of an allocation for these utilities and shares; None is as before."""
-        if present is not None and not self.hybrid:
-            raise ValueError("present must only be given in hybrid mode; pass hybrid=True")
-        shares = read_present(present, self.names, self._accesses)
-        if shares is None and isinstance(utility, str):
-            shares = self._accesses.present()
-        shares = self._present if shares is None else shares
-        if isinstance(utility, str):
-            if utility != "accesses":
-                raise ValueError(f"utility must be numbers or 'accesses', not {utility!r}")
-            accesses = self.accesses
-            weights = as_weights(with_unseen(accesses, max(float(accesses.sum()), 1.0)))
-        else:
-            weights = read_utility(utility, self.names, self._utility)
-        return self._own_inputs(self._filters, weights, shares, self._accesses, sealed=sealed)
-
-    def _own_inputs(
-        self,
-        filters: _native.Filters,
-        weights: Weights,
-        present: Weights | None,
-        accesses: Accesses,
-        *,
-        sealed: bool = False,
-    ) -> AllocationInputs:
-        own = _own_bytes(filters, present, accesses, sealed=sealed)
-        return AllocationInputs(
-            weights, present if self.hybrid else None, own, self._parts, self._salvage
-        )
-
-    def _seal(
-        self,
-        inputs: AllocationInputs,
-        budget: int | None,
-        path: FilePath | None,
-        key: bytes | None,
-        filesystem: Any,
-    ) -> None:
-        """Write new filters to a file and load prefixes from it; a bad budget writes nothing."""
-        plan = plan_prefixes(self._filters, inputs, budget)
-        filters = storage.seal_filters(path, self._filters, inputs.weights, key, filesystem)
-        self._replace(load_prefixes(filters, inputs, plan.bits_to_load), inputs, plan)
-        self._origin = Origin.of(path, filters, inputs.weights, filesystem=filesystem)
-
-    def _replace(
-        self,
-        prefixes: Prefixes,
-        inputs: AllocationInputs,
-        plan: Allocation,
-        accesses: Accesses | None = None,
-    ) -> None:
-        """Replace everything; nothing here can fail."""
-        counts = Accesses() if accesses is None else accesses
-        allocation = plan._replace(kept=None)  # the prefixes have it
-        self._prefixes, self._filters = prefixes, prefixes.filters
-        self._utility, self._present = inputs.weights, inputs.present
-        self._accesses, self._allocation = counts, allocation
-
-
-def _rates(prefixes: Prefixes) -> Floats:
-    return rate_curve(prefixes.filters.sizes()).rate(prefixes.kept)
-
-
-def _check_parts(parts: int) -> int:
-    return check_int("parts", parts, MAX_PARTS, least=1)
-
-
-def _own_bytes(
-    filters: _native.Filters, present: Weights | None, accesses: Accesses, *, sealed: bool = False
-) -> int:
-    """Memory of the directory, utilities, shares of present keys, and accesses."""
-    arrays = 4 * len(filters) * (1 if present is None else 2)
-    return filters.size_in_bytes(sealed=sealed) + arrays + accesses.size_in_bytes

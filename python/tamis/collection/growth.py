@@ -1,13 +1,13 @@
 """Sets that are added to a large collection: few other prefixes change.
 
-A plan for all sets takes time in proportion to their number. The new sets and a window of others
-share the bits that the window has: the price of a bit in the window rises a little above that of
-the rest, by far less than it differs between plans in whole columns. Windows are spread over the
-collection, so that all sets give way in turn.
+A plan for all sets takes time in proportion to their number. Instead, new sets share the bits of a
+window of other sets. The price of a bit in the window rises a little above the price in the rest of
+the collection, by far less than prices vary because ribbons keep whole columns. Windows are spread
+over the collection, so that all sets lose bits in turn.
 
-Filters by rows cannot be changed one by one. New ones are in memory beside the rows, with the same
-share of their bits as the others have on average, until there are too many of them or the budget is
-used up. Then all are laid out again, with some memory left for the next.
+Bit-sliced filters cannot be changed one by one. New filters are loaded unsliced, with the average
+share of their bits, until there are too many of them or the budget is used up. Then all are sliced
+again, with some memory left for the next sets.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tamis.planning.collection.reads import optimal_reads
 from tamis.planning.collection.sliced import is_sliceable
 
 WINDOW = 4096
-"""Sets that give way to new ones."""
+"""Sets that lose bits to new ones."""
 
 RESERVE = 64
-"""One part in this many of the sets, and of the memory, is for sets beside the rows."""
+"""One part in this many of the sets, and of the memory, is for unsliced sets."""
 
 _STRIDE = 2_654_435_761  # a prime far from multiples of any number of sets: spreads the windows
 
@@ -56,9 +56,9 @@ def plan_growth(
     bits: int,
     near: float | None,
 ) -> Growth | None:
-    """Plan the prefixes of sets that follow those with ``kept`` bits, in ``bits`` for all.
+    """Plan the prefixes of new sets, which follow the ``kept`` ones, with ``bits`` for all.
 
-    Returns None if the window cannot give as many bits as are needed.
+    Returns None if the window has fewer bits than are needed.
     """
     before, count = len(kept), len(filters)
     start = before * _STRIDE % (before - WINDOW + 1)
@@ -91,7 +91,7 @@ def change_prefixes(
     for part, resident in enumerate(loaded.residents):
         assert isinstance(resident, _native.Resident)
         ids = by_utility[by_utility % parts == part]
-        # A new set comes after those of at least its utility.
+        # A new set comes after all sets of the same or a higher utility.
         others = weights[part:before:parts]
         at = [int(np.count_nonzero(others >= weights[id])) if id >= before else 0 for id in ids]
         own = ids.astype(np.uint32)
@@ -99,17 +99,17 @@ def change_prefixes(
     return Prefixes(filters, residents, loaded.damaged, weights)
 
 
-def load_all(filters: _native.Filters, before: int) -> Growth:
+def load_in_full(filters: _native.Filters, before: int) -> Growth:
     """Return the growth that loads new filters in full."""
     ids: npt.NDArray[np.int64] = np.arange(before, len(filters))
     return Growth(ids, filters.sizes(1, before).bits)
 
 
-def grow_rows(
+def grow_sliced(
     filters: _native.Filters, loaded: Prefixes, weights: Weights, share: float | None
 ) -> Prefixes | None:
-    """Load a share of the bits of new sets beside the rows; None if all should be laid out."""
-    start = loaded.rows
+    """Load a share of the bits of new sets unsliced; None if all should be sliced again."""
+    start = loaded.sliced_sets
     if share is None or len(filters) - start > start // RESERVE:
         return None
     sizes = filters.sizes(1, start)

@@ -12,7 +12,7 @@ from tamis import _native
 from tamis.collection.storage import Hashed, Sets, pairs
 from tamis.collection.utility import Utility
 from tamis.planning.collection.curves import Floats
-from tamis.planning.collection.row_costs import Chosen, choose_kind
+from tamis.planning.collection.kind_costs import KindChoice, choose_kind
 
 MAX_KEYS = 4_000_000
 """Keys that are hashed, 16 bytes each, before a kind is chosen for sets of an iterator."""
@@ -26,36 +26,39 @@ def choose_for(
     miss_cost: float,
     seed: int,
     key: bytes | None,
-) -> tuple[Iterator[tuple[str, Any]], Chosen]:
+) -> tuple[Iterator[tuple[str, Any]], KindChoice]:
     """Choose a kind; return all sets, of which the first are hashed already.
 
-    If there are more than `MAX_KEYS` keys, the first sets decide: more sets at the same
-    budget have higher rates, of which ribbons have the lower.
+    The kind must be known before the filters are built, so the rates are planned with an estimated
+    overhead. Once they are built, `plan_prefixes` plans again with exact sizes, which takes about
+    1 % of the time of the build.
+    If there are more than `MAX_KEYS` keys, the first sets decide. More sets in the same budget have
+    higher rates, where ribbons are better.
     """
     given = pairs(sets, "set")
     seen = list[tuple[Any, Hashed]]()
-    total, whole = 0, True
+    total, complete = 0, True
     for name, keys in given:
         if not isinstance(keys, _native.Distinct | _native.Full):
             keys = _native.Distinct(keys, seed, key)
         seen.append((name, keys))
         if isinstance(keys, _native.Full):
-            return chain(seen, given), Chosen("auto", "the filters that were given")
+            return chain(seen, given), KindChoice("auto", "the filters that were given")
         total += len(keys)
         if total > MAX_KEYS:
-            whole = False
+            complete = False
             break
     counts = np.array([len(keys) for _, keys in seen if isinstance(keys, _native.Distinct)])
-    weights = _weights(utility, [name for name, _ in seen]) if whole else np.ones(len(seen))
-    chosen = choose_kind(counts.astype(np.int64), weights, budget, fpr=fpr, miss_cost=miss_cost)
-    if not whole:
+    weights = _weights(utility, [name for name, _ in seen]) if complete else np.ones(len(seen))
+    choice = choose_kind(counts.astype(np.int64), weights, budget, fpr=fpr, miss_cost=miss_cost)
+    if not complete:
         first = f" (by the first {len(seen):,} sets)"
-        chosen = chosen._replace(reason=chosen.reason + first)
-    return chain(seen, given), chosen
+        choice = choice._replace(reason=choice.reason + first)
+    return chain(seen, given), choice
 
 
 def _weights(utility: Utility | None, names: list[Any]) -> Floats:
-    """Return utilities as far as they can be read; `build` checks them later."""
+    """Return utilities, or ones if they are not valid: `build` checks them later."""
     try:
         if isinstance(utility, Mapping):
             utility = [utility[name] for name in names]

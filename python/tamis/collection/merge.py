@@ -1,4 +1,4 @@
-"""Collections that were built in parts become one."""
+"""Merge collections of different sets."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from tamis import _native
 from tamis._types import FilePath
 from tamis.collection import storage
+from tamis.collection.allocation_inputs import AllocationInputs
+from tamis.collection.utility import Accesses
 from tamis.errors import IncompatibleError
-from tamis.planning.collection.curves import Weights
 
 if TYPE_CHECKING:
     from tamis.collection.collection import Collection
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 
 def merge_filters(
     parts: Sequence[Collection], path: FilePath | None, key: bytes | None, filesystem: Any
-) -> tuple[_native.Filters, Weights]:
-    """Copy the full filters of collections to a new one, in the order of their names.
+) -> tuple[_native.Filters, AllocationInputs]:
+    """Copy the full filters of collections to a temporary file, in the order of their names.
 
-    Of collections with several parts, such as the columns of row groups, the sets that belong
-    together stay together, in the order of the first one of each.
+    Sets that belong together, such as the columns of a row group, stay together, in the order of
+    the name of the first.
     """
     if not parts:
         raise ValueError("parts is empty: pass one or more collections to merge")
-    widths = {part._parts for part in parts}
+    widths = {part._memory.inputs.parts for part in parts}
     if len(widths) > 1:
         raise IncompatibleError(f"parts must be opened with the same parts=, not {sorted(widths)}")
     width = widths.pop()
@@ -37,10 +38,12 @@ def merge_filters(
     order = (order[:, None] * width + np.arange(width)).reshape(-1)
     repeated = [name for name, after in zip(sorted(names), sorted(names)[1:]) if name == after]  # noqa: B905
     if repeated:
-        raise ValueError(f"parts must have different names; {repeated[0]!r} is there twice")
-    filters = copy_filters([part._filters for part in parts], names, path, key, filesystem)
+        raise ValueError(f"parts must have different names; {repeated[0]!r} occurs twice")
+    full = [part._memory.filters for part in parts]
+    filters = copy_filters(full, names, path, key, filesystem)
     filters.reorder(order.tolist())
-    return filters, np.concatenate([part._utility for part in parts])[order]
+    weights = np.concatenate([part._memory.inputs.weights for part in parts])[order]
+    return filters, AllocationInputs(weights, Accesses(), parts=width, unsaved=True)
 
 
 def copy_filters(

@@ -1,4 +1,4 @@
-"""Where a collection is saved, by which it is pickled for other processes."""
+"""Where a collection is saved: a pickle has the path instead of the content."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """The file that a collection was opened from or written to, by which it is pickled."""
+    """The file that a collection was opened from or written to."""
 
     path: str
     options: dict[str, Any]
     filters: _native.Filters
-    """The filters in the file; a collection that was changed since has other filters."""
+    """The filters in the file; a collection has other filters if it changed since."""
     utility: Weights
 
     @classmethod
@@ -65,7 +65,7 @@ def saved_origin(origin: Origin | None, filters: _native.Filters, what: str) -> 
         )
     if origin is None or origin.filters is not filters:
         raise TypeError(
-            f"{what} can be pickled only as it is in a file, because the pickle has its path: "
+            f"{what} must be saved before it is pickled, because the pickle only has its path: "
             "call save(path) first"
         )
     check_picklable(origin.options.get("filesystem"), what)
@@ -73,25 +73,25 @@ def saved_origin(origin: Origin | None, filters: _native.Filters, what: str) -> 
 
 
 def reduce_collection(collection: Collection) -> tuple[Any, ...]:
-    """Return what a pickle of a collection has: its path, and how it was opened."""
-    origin = saved_origin(collection._origin, collection._filters, "a collection")
-    allocation = collection._allocation
+    """Return the content of a pickle of a collection: its path, and how to open it."""
+    memory = collection._memory
+    origin, inputs = saved_origin(collection._origin, memory.filters, "a collection"), memory.inputs
     options = {
         **origin.options,
         "hybrid": collection.hybrid,
-        "parts": collection._parts,
-        "salvage": collection._salvage,
+        "parts": inputs.parts,
+        "salvage": inputs.salvage,
     }
-    utility = None if origin.utility is collection._utility else collection.utility
-    present = collection._present if collection.hybrid else None
+    utility = None if origin.utility is inputs.weights else inputs.utility
+    present = inputs.present if collection.hybrid else None
     return _reopened, (
         type(collection),
         origin.path,
         options,
-        allocation.budget,
+        memory.allocation.budget,
         utility,
         present,
-        allocation.method,
+        memory.allocation.method,
     )
 
 

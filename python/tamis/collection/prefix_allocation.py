@@ -1,4 +1,4 @@
-"""How many bits of each filter to load: of all filters, or of the ones that a change concerns."""
+"""How many bits of each filter to load: for all filters, or only the ones that a change affects."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 
 from tamis import _native
 from tamis._checks import parse_budget
+from tamis.collection.allocation_inputs import AllocationInputs
 from tamis.collection.growth import (
     RESERVE,
     Growth,
     change_prefixes,
-    grow_rows,
-    load_all,
+    grow_sliced,
+    load_in_full,
     may_grow,
     plan_growth,
 )
 from tamis.collection.prefixes import (
-    AllocationInputs,
     Prefixes,
     load_prefixes,
     rate_curve,
@@ -38,7 +38,7 @@ Budget: TypeAlias = int | tuple[int, ...]
 
 
 Budgets: TypeAlias = int | str | list[int] | list[str] | tuple[int | str, ...]
-"""The same as an argument, in bytes or as "64MB"."""
+"""A `Budget` as an argument: in bytes, or as "64MB"."""
 
 
 def read_budget(budget: Budgets | None, parts: int) -> Budget | None:
@@ -53,7 +53,7 @@ def read_budget(budget: Budgets | None, parts: int) -> Budget | None:
 
 
 class Allocation(NamedTuple):
-    """The bits of each filter to load, and what they were planned for."""
+    """The bits of each filter to load, and the budget and method that they were planned by."""
 
     kept: Ints | None = None
     budget: Budget | None = None
@@ -63,13 +63,17 @@ class Allocation(NamedTuple):
     grown: int = 0
     """Sets added since all prefixes were planned."""
     share: float | None = None
-    """The share of all bits that are in memory, of filters by rows."""
+    """The share of all bits that are in memory, for bit-sliced filters."""
 
     @property
     def bits_to_load(self) -> Ints:
-        """The bits of each filter, of an allocation that is not loaded yet."""
+        """The bits of each filter, before they are loaded."""
         assert self.kept is not None
         return self.kept
+
+    def loaded(self) -> Allocation:
+        """Return the allocation without the bits, which the loaded prefixes have."""
+        return self._replace(kept=None)
 
 
 def plan_prefixes(
@@ -82,28 +86,28 @@ def plan_prefixes(
 ) -> Allocation:
     """Return how many bits of each filter to load within a budget in bytes.
 
-    Of filters by rows that are ``growing``, some memory is left for the next sets.
+    If bit-sliced filters are ``growing``, some memory is left for the next sets.
     """
     what = f"{len(filters)} filters"
     if isinstance(budget, tuple):
         return _plan_parts(filters, inputs, budget, method)
-    rows = sliced_curve(filters) if inputs.parts == 1 and not inputs.salvage else None
-    if rows is not None:
+    sliced = sliced_curve(filters) if inputs.parts == 1 and not inputs.salvage else None
+    if sliced is not None:
         if method != "optimal":
             raise ValueError(f"method must be 'optimal' for sliced filters, not {method!r}")
         bits = None
         if budget is not None:
-            bits = filter_bits(budget, sliced_overhead(rows) + inputs.own_bytes, what)
+            bits = filter_bits(budget, sliced_overhead(sliced) + inputs.own_bytes(filters), what)
             bits -= bits // RESERVE if growing else 0
-        segments = plan_segments(rows, inputs.utility, bits, inputs.shares)
-        kept = segments * (rows.bits // np.maximum(rows.hashes, 1))
-        share = float(kept.sum() / max(int(rows.bits.sum()), 1))
+        segments = plan_segments(sliced, inputs.utility, bits, inputs.shares)
+        kept = segments * (sliced.bits // np.maximum(sliced.hashes, 1))
+        share = float(kept.sum() / max(int(sliced.bits.sum()), 1))
         return Allocation(kept, budget, method, share=share)
     sizes = filters.sizes(inputs.parts)
     curve = rate_curve(sizes)
     if budget is None:
         return Allocation(curve.bits, None, method)
-    bits = filter_bits(budget, sizes.overhead + inputs.own_bytes, what)
+    bits = filter_bits(budget, sizes.overhead + inputs.own_bytes(filters), what)
     kept, price = _allocated(curve, inputs.utility, inputs.shares, bits, method)
     return Allocation(kept, budget, method, price)
 
@@ -114,7 +118,7 @@ def _plan_parts(
     """Plan each part for its own budget, of which sizes and weights take an equal share."""
     sizes = filters.sizes(inputs.parts)
     curve, kept = rate_curve(sizes), np.zeros(len(filters), np.int64)
-    overhead = -(-(sizes.overhead + inputs.own_bytes) // inputs.parts)
+    overhead = -(-(sizes.overhead + inputs.own_bytes(filters)) // inputs.parts)
     for part, budget in enumerate(budgets):
         own = np.arange(part, len(filters), inputs.parts)
         bits = filter_bits(budget, overhead, f"{len(own)} filters of part {part}")
@@ -149,20 +153,20 @@ def grow_prefixes(
         if not allocate:
             kept = np.concatenate([loaded.kept, np.zeros(added, np.int64)])
             return allocation, load_prefixes(filters, inputs, kept)
-        grown = grow_rows(filters, loaded, inputs.weights, allocation.share)
+        grown = grow_sliced(filters, loaded, inputs.weights, allocation.share)
         if grown is not None and _fits(grown, inputs, allocation.budget):
             return allocation, grown
     elif not allocate:
         growth = Growth(np.arange(before, len(filters)), np.zeros(added, np.int64))
     elif allocation.budget is None:
-        growth = load_all(filters, before)
+        growth = load_in_full(filters, before)
     elif (
         allocation.method == "optimal"
         and isinstance(allocation.budget, int)
         and may_grow(before, added, allocation.grown)
     ):
         new = filters.sizes(inputs.parts, before).overhead
-        overhead = loaded.overhead + new + inputs.own_bytes
+        overhead = loaded.overhead + new + inputs.own_bytes(filters)
         if overhead <= allocation.budget:
             bits = 8 * (allocation.budget - overhead)
             weights, present = inputs.weights, inputs.present
@@ -183,5 +187,5 @@ def _fits(prefixes: Prefixes, inputs: AllocationInputs, budget: Budget | None) -
     """Whether all memory is within a budget for all parts."""
     if budget is None:
         return True
-    used = prefixes.overhead + inputs.own_bytes + (prefixes.bits + 7) // 8
+    used = prefixes.overhead + inputs.own_bytes(prefixes.filters) + (prefixes.bits + 7) // 8
     return isinstance(budget, int) and used <= budget

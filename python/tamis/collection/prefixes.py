@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._types import Key, Keys
+from tamis.collection.allocation_inputs import AllocationInputs
 from tamis.errors import FormatError
 from tamis.planning.collection import sliced
 from tamis.planning.collection.curves import (
-    Floats,
     Ints,
     Mixed,
     Ribbon,
@@ -21,11 +21,9 @@ from tamis.planning.collection.curves import (
     Weights,
 )
 
-_FEW = 64  # filters, below which rows are no faster
-
 
 class Prefixes(NamedTuple):
-    """What a lookup reads; replaced as a whole, so that threads can query during `allocate`."""
+    """The bits of all filters that lookups read."""
 
     filters: _native.Filters
     residents: list[_native.Resident] | list[_native.Sliced]
@@ -34,19 +32,19 @@ class Prefixes(NamedTuple):
     """Numbers of the filters whose prefixes could not be read."""
     utility: Weights
     """How often each filter is queried."""
-    rows: int = 0
-    """Sets that are laid out by rows, the first ones."""
+    sliced_sets: int = 0
+    """How many sets are bit-sliced: the first ones."""
     unsliced: _native.Resident | None = None
-    """Prefixes of those that were added since, one by one."""
+    """Prefixes of the sets that were added since."""
 
     @property
     def loaded(self) -> list[_native.Resident | _native.Sliced]:
-        """All prefixes: of each part, and of sets that are not by rows yet."""
+        """All prefixes: of each part, and of sets that are not sliced yet."""
         return [*self.residents] if self.unsliced is None else [*self.residents, self.unsliced]
 
     @property
     def overhead(self) -> int:
-        """Bytes of all prefixes beside their bits."""
+        """Bytes of all prefixes in addition to their bits."""
         return sum(each.overhead for each in self.loaded)
 
     @property
@@ -56,7 +54,7 @@ class Prefixes(NamedTuple):
 
     @property
     def sliced(self) -> bool:
-        """Whether they are in memory by rows."""
+        """Whether they are bit-sliced."""
         return isinstance(self.residents[0], _native.Sliced)
 
     @property
@@ -78,7 +76,7 @@ class Prefixes(NamedTuple):
     def candidates_many(
         self, keys: Keys, limit: int, hybrid: bool, part: int
     ) -> tuple[Ints, npt.NDArray[np.uint32]]:
-        """Return the same for many keys: where those of each begin, and the sets."""
+        """Look up many keys: key i may be in the sets ``ids[offsets[i]:offsets[i + 1]]``."""
         offsets, ids = self.residents[part].candidates_many(keys, limit, hybrid)
         if self.unsliced is None:
             return offsets, ids
@@ -91,15 +89,15 @@ class Prefixes(NamedTuple):
         order = np.lexsort((ids, -self.utility[ids], which))
         which, ids = which[order], ids[order]
         starts = np.concatenate([[0], np.cumsum(counts[0] + counts[1])])
-        # Each of the two is cut off at the limit, and so is the whole.
+        # Both lists are cut off at the limit; so is the merged one.
         within = np.arange(len(ids)) - starts[which] < limit
         offsets = np.concatenate([[0], np.cumsum(np.minimum(np.diff(starts), limit))])
         return offsets, ids[within]
 
 
 def sliced_curve(filters: _native.Filters) -> Segmented | None:
-    """Return the curve of filters that can be in memory by rows: many of a few sizes."""
-    if len(filters) < _FEW:
+    """Return the curve of filters that can be bit-sliced, many of a few sizes; otherwise None."""
+    if len(filters) < sliced.MIN_SETS:
         return None
     sizes = filters.sizes()
     if not sliced.is_sliceable(sizes.kinds, sizes.bits, sizes.hashes, sizes.counts):
@@ -108,19 +106,19 @@ def sliced_curve(filters: _native.Filters) -> Segmented | None:
 
 
 def sliced_overhead(curve: Segmented) -> int:
-    """Memory of filters by rows apart from their bits, at most."""
+    """Memory of bit-sliced filters apart from their bits, at most."""
     lengths = curve.bits // np.maximum(curve.hashes, 1)
     used = np.flatnonzero(curve.keys > 0)
     _, which, classes = np.unique(lengths[used], return_inverse=True, return_counts=True)
-    most = np.zeros(len(classes), np.int64)
-    np.maximum.at(most, which, curve.hashes[used])
-    return _native.Sliced.least_bytes(classes.tolist(), len(lengths), int(most.sum()))
+    segments = np.zeros(len(classes), np.int64)
+    np.maximum.at(segments, which, curve.hashes[used])
+    return _native.Sliced.least_bytes(classes.tolist(), len(lengths), int(segments.sum()))
 
 
 def load_sliced(
     filters: _native.Filters, curve: Segmented, segments: Ints, utility: Weights
 ) -> _native.Sliced:
-    """Load the first segments of each filter by rows."""
+    """Load the first segments of each filter, bit-sliced."""
     layout = sliced.lay_out(curve, segments, utility)
     return filters.sliced(layout.classes, layout.ids, layout.segments, layout.order)
 
@@ -143,29 +141,6 @@ def rate_curve(*sizes: _native.FilterSizes) -> Mixed:
     )
 
 
-class AllocationInputs(NamedTuple):
-    """The inputs of an allocation of memory to prefixes."""
-
-    weights: Weights
-    """Utilities."""
-    present: Weights | None
-    """In hybrid mode, the share of present keys among the queries of each set, if it is known."""
-    own_bytes: int
-    """Memory of the directory, utilities and accesses."""
-    parts: int
-    salvage: bool
-
-    @property
-    def utility(self) -> Floats:
-        """Utilities, for planning."""
-        return self.weights.astype(np.float64)
-
-    @property
-    def shares(self) -> Floats | None:
-        """Shares of present keys, for planning."""
-        return None if self.present is None else self.present.astype(np.float64)
-
-
 def load_prefixes(
     filters: _native.Filters,
     inputs: AllocationInputs,
@@ -175,14 +150,14 @@ def load_prefixes(
 ) -> Prefixes:
     """Load the first ``kept[i]`` bits of each filter i; with ``salvage``, none of damaged ones.
 
-    Prefixes that are ``loaded`` are copied from memory: filter i was number ``before[i]`` then.
+    Prefixes that are ``loaded`` are copied from memory: filter i was number ``before[i]`` there.
     """
     utility, parts, salvage = inputs.weights, inputs.parts, inputs.salvage
     curve = sliced_curve(filters) if parts == 1 else None
     if curve is not None and not salvage:
         segments = kept // np.maximum(curve.bits // np.maximum(curve.hashes, 1), 1)
-        rows = load_sliced(filters, curve, segments, utility)
-        return Prefixes(filters, [rows], np.zeros(0, np.int64), utility, len(filters))
+        bit_sliced = load_sliced(filters, curve, segments, utility)
+        return Prefixes(filters, [bit_sliced], np.zeros(0, np.int64), utility, len(filters))
     order = np.argsort(-utility, kind="stable").astype(np.uint32)
 
     def load(kept: Ints) -> list[_native.Resident]:

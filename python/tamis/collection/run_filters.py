@@ -23,17 +23,17 @@ from tamis.planning.stacked.frequencies import Zipf
 if TYPE_CHECKING:
     from tamis.workload import Workload
 
-_RUN = 256
+_RUN_BYTES = 256
 """Bytes of a run in memory besides its filter and its name, at most."""
 
-_SAME = 0.01
-"""Share of its bits by which a filter may differ from a new plan without being built again."""
+_TOLERANCE = 0.01
+"""Share of its bits by which a filter may differ from a new plan without being rebuilt."""
 
-_NOTHING = Zipf(1.0, 1, 0)
+_NO_KNOWN_KEYS = Zipf(1.0, 1, 0)
 
 
-class Content:
-    """The content of a file, which stays open as long as a run refers to it."""
+class OpenFile:
+    """A file that stays open as long as a run refers to it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.descriptor = os.dup(file.fileno())
@@ -42,20 +42,20 @@ class Content:
         os.close(self.descriptor)
 
 
-class Stored(NamedTuple):
+class StoredFrame(NamedTuple):
     """A frame in a file: hashes that `tamis.split` wrote, or a filter."""
 
-    content: Content
+    file: OpenFile
     offset: int
     length: int
 
     def read(self) -> bytes:
         """Return the bytes; damage is found when they are parsed."""
-        return read_at(self.content.descriptor, self.offset, self.length)
+        return read_at(self.file.descriptor, self.offset, self.length)
 
     def copy_to(self, descriptor: int) -> None:
         """Append the bytes to an open file."""
-        copy_range(self.content.descriptor, self.offset, self.length, descriptor)
+        copy_range(self.file.descriptor, self.offset, self.length, descriptor)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Run:
     name: str
     utility: float
     keys: int
-    hashes: Stored
+    hashes: StoredFrame
     filter: Stacked | None = None
 
     @property
@@ -76,7 +76,7 @@ class Run:
     @property
     def overhead(self) -> int:
         """Bytes in memory besides the bits of the filter."""
-        return _RUN + len(self.name.encode())
+        return _RUN_BYTES + len(self.name.encode())
 
     @property
     def rate(self) -> float:
@@ -95,7 +95,7 @@ def hash_runs(
     """Write the hashes of named runs to a temporary file, one run after the other."""
     names, found = set(taken), list[Run]()
     with tempfile.TemporaryFile(prefix=".tamis-") as file:
-        content = Content(file)
+        stored = OpenFile(file)
         for name, keys in runs.items() if isinstance(runs, Mapping) else runs:
             if not isinstance(name, str):
                 raise TypeError(f"name must be a str, not {name!r} of type {type(name).__name__}")
@@ -104,7 +104,7 @@ def hash_runs(
             names.add(name)
             (part,) = _native.split(keys, 1, seed=seed, key=key)
             distinct = len(_native.Shard([part], key).keys)
-            found.append(Run(name, 1.0, distinct, Stored(content, file.tell(), len(part))))
+            found.append(Run(name, 1.0, distinct, StoredFrame(stored, file.tell(), len(part))))
             file.write(part)
     return found
 
@@ -116,34 +116,34 @@ def plan_filters(
     fpr: float,
     key: bytes | None,
     *,
-    same: bool = False,
+    same_workload: bool = False,
 ) -> tuple[Run, ...]:
-    """Return the runs with filters within a budget in bytes, or of a rate if that is None.
+    """Return the runs with filters within a budget in bytes, or with this rate if that is None.
 
-    With ``same``, the filters were built for this workload: those whose share of the budget hardly
-    changes are kept.
+    With ``same_workload``, the filters were built for this workload, and a filter is kept if its
+    share of the budget hardly changes.
     """
     if budget is None:
         return tuple(
-            run if same and run.filter else _with_filter(run, workload, key, fpr=fpr)
+            run if same_workload and run.filter else _with_filter(run, workload, key, fpr=fpr)
             for run in runs
         )
     bits = filter_bits(budget, sum(run.overhead for run in runs), f"{len(runs)} runs")
     shares = split_runs(
         np.array([run.keys for run in runs], np.int64),
         np.array([run.utility for run in runs], np.float64),
-        _NOTHING if workload is None else workload.cost_curve,
+        _NO_KNOWN_KEYS if workload is None else workload.cost_curve,
         bits,
     ).tolist()
     planned, build = list(runs), sorted(range(len(runs)), key=shares.__getitem__)
-    if same:
-        changed = [i for i in build if abs(runs[i].bits - shares[i]) > _SAME * shares[i]]
+    if same_workload:
+        changed = [i for i in build if abs(runs[i].bits - shares[i]) > _TOLERANCE * shares[i]]
         wanted = sum(shares[i] if i in changed else runs[i].bits for i in build)
-        if wanted <= bits + (_SAME * shares[changed[-1]] if changed else 0):
+        if wanted <= bits + (_TOLERANCE * shares[changed[-1]] if changed else 0):
             build = changed
     left = bits - sum(run.bits for i, run in enumerate(runs) if i not in build)
     for i in build:
-        # The largest is the last, and takes what the others leave.
+        # The last one is the largest, and takes all bits that are left.
         share = left if i == build[-1] else min(shares[i], left)
         planned[i] = _with_filter(runs[i], workload, key, bits=share)
         left -= planned[i].bits
@@ -158,11 +158,11 @@ def _with_filter(
     fpr: float | None = None,
     bits: int | None = None,
 ) -> Run:
-    """Build the filter of a run, of a rate or of this many bits; none if these are too few."""
+    """Build the filter of a run, for a rate or within this many bits; none if they are too few."""
     goal: dict[str, float | None] = {"fpr": fpr}
     if bits is not None:
-        least = fingerprint_layer("ribbon", run.keys, KINDS["ribbon"].coarsest).bits
-        if not run.keys or bits < least:
+        smallest = fingerprint_layer("ribbon", run.keys, KINDS["ribbon"].coarsest).bits
+        if not run.keys or bits < smallest:
             return replace(run, filter=None)
         goal = {"bits_per_key": min(bits / run.keys, MAX_BITS_PER_KEY)}
     keys = _native.Shard([run.hashes.read()], key).keys

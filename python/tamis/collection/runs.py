@@ -1,4 +1,4 @@
-"""`tamis.collection.Runs`: the filters of an LSM-tree's runs, for one memory and one workload."""
+"""`tamis.collection.Runs`: the filters of an LSM-tree's runs, for one budget and one workload."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NamedKeys: TypeAlias = Mapping[str, Keys] | Iterable[tuple[str, Keys]]
 
 
 class Runs:
-    """The filters of sorted runs (of an LSM-tree), for one memory and one workload.
+    """The filters of sorted runs (of an LSM-tree), for one budget and one workload.
 
-    Each run has an exact `Stacked` filter of its own, and all know the workload's absent keys. The
-    memory is divided so that the expected number of wasted reads per lookup is lowest: a smaller
-    run gets more bits per key. `append` and `drop` plan again. `candidates` returns the runs that
-    may contain a key, the newest first. See `Collection.build` with ``kind="stacked"``.
+    Each run has its own exact `Stacked` filter, which rejects the absent keys that the workload
+    lists. The budget is divided so that the expected number of wasted reads per lookup is lowest: a
+    smaller run gets more bits per key. `append` and `drop` plan again. `candidates` returns the
+    runs that may contain a key, the newest first. See `Collection.build` with ``kind="stacked"``.
 
     >>> import tamis
     >>> asked = tamis.Workload.from_queries(np.arange(-5000, 0).repeat(3))
@@ -113,15 +113,15 @@ class Runs:
         save_whole(path, self.write)
 
     def write(self, descriptor: int) -> None:
-        """Write the same as `save` to an open file."""
+        """Write the content of `save` to an open file, at its position."""
         descriptor = check_int("descriptor", descriptor, 2**31 - 1)
         write_runs(descriptor, self._content)
 
     def candidates(self, key: Key, limit: int | None = None) -> list[str]:
         """Return up to ``limit`` runs that may contain the key, the newest first."""
-        most, found = read_limit("limit", limit), list[str]()
+        count, found = read_limit("limit", limit), list[str]()
         for run in reversed(self._runs):
-            if len(found) >= most:
+            if len(found) >= count:
                 break
             if run.keys and (run.filter is None or key in run.filter):
                 found.append(run.name)
@@ -131,13 +131,13 @@ class Runs:
         self, keys: Keys, limit: int | None = None
     ) -> tuple[Ints, npt.NDArray[np.uint32]]:
         """Look up many keys: key i may be in the runs ``names[ids[offsets[i]:offsets[i + 1]]]``."""
-        runs, most = self._runs[::-1], read_limit("limit", limit)
+        runs, count = self._runs[::-1], read_limit("limit", limit)
         accepted = np.zeros((len(_native.hash_keys(keys)), len(runs)), np.bool_)
         for place, run in enumerate(runs):
             if run.keys:
                 accepted[:, place] = True if run.filter is None else run.filter.contains(keys)
-        if most < len(runs):
-            accepted &= np.cumsum(accepted, axis=1) <= most
+        if count < len(runs):
+            accepted &= np.cumsum(accepted, axis=1) <= count
         offsets = np.concatenate([[0], np.cumsum(accepted.sum(axis=1))]).astype(np.int64)
         places = np.nonzero(accepted)[1]
         return offsets, (len(runs) - 1 - places).astype(np.uint32)
@@ -153,8 +153,8 @@ class Runs:
     ) -> None:
         """Add the newest run and plan again.
 
-        With ``replaces``, the run is a compaction of those: it takes the place of the newest of
-        them, and they are dropped. ``workload`` replaces the one that was used so far.
+        With ``replaces``, the run is a compaction of these runs: it takes the place of the newest,
+        and they are dropped. ``workload`` replaces the current one.
 
         >>> c = Runs.build({"a": range(100), "b": range(50, 150), "c": range(10)}, budget="4kB")
         >>> c.append("ab", range(150), replaces=["a", "b"])
@@ -240,7 +240,7 @@ class Runs:
 
     @property
     def expected_reads(self) -> float:
-        """Expected number of runs that a lookup of an absent key reads without need."""
+        """Expected number of wasted reads per lookup of an absent key."""
         return float(self.fprs.sum())
 
     @property
@@ -306,11 +306,13 @@ class Runs:
         check_workload(workload)
         if workload is None and any(run.filter and len(run.filter.layers) > 1 for run in runs):
             raise ValueError(
-                "workload must be a tamis.Workload, since the filters know absent keys: pass "
+                "workload must be a tamis.Workload, because the filters were built for one: pass "
                 "workload= to open or allocate, or set c.workload"
             )
-        same = workload is self._built_for
-        planned = plan_filters(runs, workload, budget, self._content.fpr, self._key, same=same)
+        planned = plan_filters(
+            runs, workload, budget, self._content.fpr, self._key,
+            same_workload=workload is self._built_for,
+        )  # fmt: skip
         self._content = self._content._replace(runs=planned, budget=budget)
         self.workload = self._built_for = workload
 

@@ -30,7 +30,7 @@ _NO_LIMIT = 2**62
 """More than there can be sets."""
 
 Hashed: TypeAlias = _native.Distinct | _native.Full
-"""Keys that are hashed, and full filters, see `full_filter`."""
+"""Hashed keys, or full filters (see `full_filter`)."""
 
 Sets: TypeAlias = Mapping[str, Keys] | Iterable[tuple[str, Keys | Hashed]]
 """Keys by name, as a mapping or pairs."""
@@ -99,14 +99,14 @@ def save_filters(
     save_path(path, lambda descriptor: filters.write(descriptor, numbers), filesystem)
 
 
-def seal_filters(
+def save_and_reopen(
     path: FilePath | None,
     filters: _native.Filters,
     utility: Weights,
     key: bytes | None,
     filesystem: Any = None,
 ) -> _native.Filters:
-    """Write filters that were added to a file, and open it, so that their directory is on disk.
+    """Write new filters to a file and open it, so that their directory is on disk.
 
     Without ``path``, or if that is an object, the file is temporary.
     """
@@ -123,7 +123,7 @@ def seal_filters(
 
 
 def is_local(path: FilePath | ObjectFile | None, filesystem: Any) -> bool:
-    """Whether filters are in a local file, so that the rest of a filter is a short read away."""
+    """Whether filters are in a local file, where reading the rest of a filter is fast."""
     return not (path is None or isinstance(path, ObjectFile) or is_object(path, filesystem))
 
 
@@ -246,7 +246,7 @@ def full_size(keys: int, kind: str, fpr: float) -> FullSize:
     if keys == 0:
         return FullSize("empty", 0)
     if kind == "sliced":
-        length, segments = sliced.size(keys, fpr)
+        length, segments = sliced.filter_size(keys, fpr)
         return FullSize("segmented", segments, length * segments)
     # Whole columns: collections cut them where it is worth most.
     size = ribbon.size(keys, fpr=fpr).in_whole_columns()

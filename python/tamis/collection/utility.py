@@ -16,13 +16,13 @@ Utility: TypeAlias = Mapping[str, float] | npt.ArrayLike | Literal["accesses"]
 """How often each set is queried: by name, in the order of the sets, or as recorded."""
 
 Present: TypeAlias = float | Mapping[str, float] | npt.ArrayLike | Literal["accesses"]
-"""The share of the queries of each set that are for its keys: one for all, or as `Utility`."""
+"""The share of the queries of each set that are for present keys: one for all, or as `Utility`."""
 
 HALF_LIFE = 100_000
 """Accesses after which an earlier access counts half."""
 
 _MAX_UNIT = 2.0**40
-"""The unit at which counts are divided by it, far below what 32 bits hold."""
+"""Counts are rescaled when the unit exceeds this, long before 32-bit floats overflow."""
 
 UNSEEN = 0.01
 """Share of all accesses that is spread evenly, so that sets without accesses get some bits."""
@@ -43,7 +43,7 @@ def read_utility(
 
 
 def as_weights(utility: Floats) -> Weights:
-    """Round utilities to 32 bits; those that are too small or too large for that are clipped."""
+    """Round utilities to 32 bits; values that are too small or too large are clipped."""
     limits = np.finfo(np.float32)
     clipped = np.clip(utility, np.where(utility > 0, limits.tiny, 0), limits.max)
     return clipped.astype(np.float32)

@@ -34,7 +34,7 @@ def merge_states(parts: Sequence[State], file_set: FileSet, *, hybrid: bool) -> 
     names = np.empty(len(order) * width, np.int64)
     by_set = (order[:, None] * width + np.arange(width)).reshape(-1)
     names[by_set] = np.arange(len(by_set))
-    full = [part.collection._filters for part in parts if part.collection is not None]
+    full = [part.collection._memory.filters for part in parts if part.collection is not None]
     filters = copy_filters(full, [str(name) for name in names.tolist()], None, None)
     filters.reorder(by_set.tolist())
     utility = np.concatenate([part.utility for part in parts])[order]

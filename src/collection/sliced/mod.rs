@@ -12,8 +12,8 @@
 //! segment 1   row 0     0 0 1 … 1       N₁ ≤ N₀ sets keep the second segment
 //! ```
 //!
-//! Sets stand in the order of the segments that they keep in memory, so those that keep segment s
-//! are the first N_s, and a row of it is as much shorter. Invariant: bits that are not in memory
+//! Sets are sorted by the number of segments that they keep in memory, so the first N_s sets keep
+//! segment s, and its rows have N_s bits. Invariant: bits that are not in memory
 //! exclude no set, so a set without any is always a candidate.
 //!
 //! Sets are ranked by utility; rank 0 is the most useful. Chunks of sets are searched in the order of
@@ -141,8 +141,8 @@ pub struct Sliced {
     sets: usize,
 }
 
-/// The filters that [`Sliced::load`] reads, and the bytes of each. A layout that it refuses may give
-/// anything.
+/// The filters that [`Sliced::load`] reads, and the bytes of each; unspecified for a layout that it
+/// refuses.
 pub fn prefixes<'a>(
     layout: &'a Layout<'_>,
     filters: &'a [&Filter],
@@ -290,7 +290,8 @@ impl Sliced {
         Sliced::least_bytes(&classes, self.sets, segments)
     }
 
-    /// The same for `sets` sets, those with keys by class, and this many segments of all classes.
+    /// The same for `sets` sets, of which `classes` counts the ones with keys by class, and this many
+    /// segments of all classes.
     pub fn least_bytes(classes: &[usize], sets: usize, segments: usize) -> usize {
         let packed = |count: usize| packed_bytes(count, number_bits(sets));
         let chunks = classes.iter().map(|sets| sets.div_ceil(64 * CHUNK)).sum::<usize>();

@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 /// Chunks ahead whose rows are prefetched.
 const AHEAD: usize = 1;
-/// Segments after which it is worth to test whether any set is left.
+/// Segments after which the search tests whether any set is left.
 const MAX_LEFT: usize = 8;
 
 /// A set that may hold all keys of a query.
@@ -24,7 +24,7 @@ pub struct Match {
     pub segments: u32,
 }
 
-/// Whether a set is to be among those found.
+/// Whether to include a set in the result.
 pub type Accept<'a> = dyn FnMut(Match) -> Result<bool> + 'a;
 
 /// The lowest ranks that were found.
@@ -89,8 +89,8 @@ const SPARE: usize = 2;
 
 /// Writes the positions of the set bits, counted from `first`; returns how many there are.
 ///
-/// Two positions of each word are written whatever it holds, and those that are not there are
-/// overwritten by the next: a branch per bit would be guessed wrong for every other word.
+/// Two positions are written for each word, whatever its bits, and the next word overwrites the
+/// superfluous ones: a branch per bit would be guessed wrong for every other word.
 #[inline(always)]
 fn positions(words: &[u64], first: u32, out: &mut [u32]) -> usize {
     let (mut count, mut base) = (0, first);
@@ -191,7 +191,7 @@ impl Sliced {
         (0..self.hashes).flat_map(|j| keys.iter().map(move |key| probe(key, j))).collect()
     }
 
-    /// Prefetches what most chunks read of their rows.
+    /// Prefetches the rows of the first segments, which most chunks read.
     #[inline(always)]
     fn prefetch_rows(&self, class: &Class, places: &[usize], keys: usize, first: usize) {
         for (segment, rows) in class.segments.iter().zip(places.chunks(keys.max(1))) {

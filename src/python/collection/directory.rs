@@ -1,8 +1,8 @@
 //! The directory of a collection: the sizes, place and name of each filter.
 //!
-//! It stays on disk. That of an opened file is where it was written: of every 64th filter the place
-//! of its bits and of its levels is in memory, and the others follow from the records between. A
-//! filter that was added is in the temporary file, behind a header:
+//! It stays on disk. The directory of an opened file is read from that file: memory has the place of
+//! the bits and levels of every 64th filter, and the other places follow from the records between.
+//! An added filter is in the temporary file, after a header:
 //!
 //! ```text
 //! record    32 bytes, as in a file; then the bytes of its name and of its document, 4 each
@@ -70,7 +70,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// Notes where the bits of a filter begin, and how many levels come before its own.
+    /// Stores where the bits of a filter begin, and how many levels come before its own.
     pub fn sample(&mut self, place: u64, levels: u32) {
         if self.count.is_multiple_of(GROUP) {
             self.samples.push((place, levels));
@@ -172,7 +172,7 @@ impl Live {
     }
 }
 
-/// The directory of a collection. Cloning it copies only what was added.
+/// The directory of a collection. A clone copies only the added filters.
 #[derive(Clone, Default)]
 pub struct Directory {
     base: Option<Arc<Base>>,
@@ -184,7 +184,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// That of an opened file.
+    /// The directory of an opened file.
     pub fn of(base: Base) -> Directory {
         Directory { base: Some(Arc::new(base)), ..Directory::default() }
     }
@@ -386,9 +386,9 @@ impl Directory {
         rest
     }
 
-    /// Memory: as it is, or as it would be if a file with these filters were opened.
-    pub fn size_in_bytes(&self, sealed: bool) -> usize {
-        if sealed {
+    /// Memory: now, or after these filters are saved to a file and opened from it.
+    pub fn size_in_bytes(&self, saved: bool) -> usize {
+        if saved {
             return self.len().div_ceil(GROUP) * size_of::<(u64, u32)>();
         }
         let samples = self.base.as_ref().map_or(0, |base| size_of_val(&base.samples[..]));

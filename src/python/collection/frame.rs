@@ -175,7 +175,7 @@ fn read_texts(parameters: &[u64], contents: &[Vec<u8>]) -> Result<TextOptions> {
     Ok(TextOptions { own_tokenizer: words == 0, stop_words: stops.into(), keep_texts: kept == 1 })
 }
 
-/// What a valid directory says of all filters.
+/// Totals over all filters of a valid directory.
 struct Checked {
     base: Base,
     utilities: Vec<f64>,

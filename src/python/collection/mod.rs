@@ -1,8 +1,8 @@
 //! Collections: full filters in files, prefixes in memory.
 //!
 //! `frame.rs` checks and writes the file, `directory.rs` and `names.rs` find a filter in it by number
-//! and by name, `resident.rs` holds prefixes filter by filter, `sliced.rs` by rows; `lookup.rs` looks
-//! up many keys on threads.
+//! and by name, `resident.rs` has separate prefixes in memory, `sliced.rs` bit-sliced ones;
+//! `lookup.rs` looks up many keys on threads.
 
 mod directory;
 mod frame;
@@ -83,8 +83,8 @@ pub struct FilterSizes {
     overhead: usize,
 }
 
-/// The full filters of a collection: those of an opened file, and those added since. The filters of
-/// a text index are signatures of documents.
+/// The full filters of a collection, in an opened file or added since. In a text index, each filter
+/// is the signature of a document.
 #[pyclass(frozen, module = "tamis._native")]
 pub struct Filters {
     files: Arc<Files>,
@@ -322,8 +322,8 @@ impl Filters {
         })
     }
 
-    /// Loads the first `kept[i]` bits of each filter `order[i]`, and copies those that are `loaded`.
-    /// Filter i was number `before[i]` then, or had the same number.
+    /// Loads the first `kept[i]` bits of each filter `order[i]`, or copies them if they are `loaded`.
+    /// Filter i was number `before[i]` in `loaded`, by default i.
     #[pyo3(signature = (order, kept, loaded=None, before=None))]
     fn resident(
         &self,
@@ -409,8 +409,8 @@ impl Filters {
         Ok(Resident::new(resident, self.files.clone(), directory, self.hasher.clone()))
     }
 
-    /// Loads the first `segments[i]` segments of each filter `ids[i]` by rows; `classes` has the number
-    /// of filters of each class, `order` all filters by utility.
+    /// Loads the first `segments[i]` segments of each filter `ids[i]`, bit-sliced; `classes` has the
+    /// number of filters of each class, `order` all filters by utility.
     fn sliced(
         &self,
         py: Python<'_>,
@@ -437,10 +437,10 @@ impl Filters {
         Ok(Sliced::new(sliced, self.files.clone(), directory, self.hasher.clone()))
     }
 
-    /// Memory of the directory: as it is, or as it will be if all filters are written to a file.
-    #[pyo3(signature = (*, sealed=false))]
-    fn size_in_bytes(&self, sealed: bool) -> usize {
-        self.directory().size_in_bytes(sealed)
+    /// Memory of the directory: now, or after all filters are saved to a file and opened from it.
+    #[pyo3(signature = (*, saved=false))]
+    fn size_in_bytes(&self, saved: bool) -> usize {
+        self.directory().size_in_bytes(saved)
     }
 
     /// Writes all filters to an open file.

@@ -10,7 +10,7 @@ pub fn hash_name(name: &str) -> u32 {
     xxh3_64(name.as_bytes()) as u32
 }
 
-/// A table in memory. Names are not in it: the caller compares those whose hashes are equal.
+/// A table in memory, without the names: the caller compares names whose hashes are equal.
 #[derive(Clone, Default)]
 pub struct NameTable {
     slots: Vec<Slot>,
@@ -67,7 +67,7 @@ impl NameTable {
         Ok(None)
     }
 
-    /// The same names with other numbers; those without one are left out.
+    /// The same names with other numbers; names without a new number are left out.
     pub fn renumbered(&self, number: impl Fn(u32) -> Option<u32>) -> NameTable {
         let left = self.slots.iter().filter(|[_, n]| *n > 0 && number(n - 1).is_some()).count();
         self.renumbered_in(slots_for(left), number)

@@ -66,7 +66,7 @@ impl Resident {
         }
     }
 
-    /// These prefixes, to be copied.
+    /// These prefixes, as the source of a copy.
     pub fn at<'a>(&'a self, positions: &'a [u32]) -> Loaded<'a> {
         Loaded { resident: &self.resident, positions }
     }

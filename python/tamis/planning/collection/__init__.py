@@ -4,5 +4,7 @@
 * `curves`: how the rate of a truncated filter falls with the bits kept
 * `prices`: the exact optimum, by a search for one price per bit
 * `baselines`: the methods of Mersy, Wang, Sintos, Krishnan 2024, for comparison
-* `sliced`: filters of a few sizes, stored by rows
+* `reads`: the optimum if the rest of each filter is in a file
+* `sliced`: bit-sliced filters; `kind_costs`: whether they are better
+* `run_budgets`: one budget for the runs of an LSM-tree
 """

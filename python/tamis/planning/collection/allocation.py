@@ -28,7 +28,7 @@ from tamis.planning.collection.curves import (
     Segmented,
     Truncated,
 )
-from tamis.planning.collection.prices import best_kinds, least, optimal
+from tamis.planning.collection.prices import best_kinds, fewest_bits, optimal
 
 Kind = Literal["segmented", "ribbon", "truncated"]
 Method = Literal[
@@ -124,10 +124,7 @@ def plan_collection(
             "bits and hashes must be passed together, with kind 'segmented' or 'truncated'"
         )
     if kind == "auto":
-        numbers, sizes = _distinct(counts)
-        segmented, ribbons = _blooms(Segmented, numbers, fpr), _ribbons(numbers, fpr)
-        which = best_kinds(segmented, ribbons, sizes, weights, budget, target)
-        mixed = Mixed.of(which, (segmented, ribbons), sizes)
+        which, mixed = best_curves(counts, weights, fpr, budget, target)
     else:
         which = np.full(len(counts), KINDS.index(kind), np.uint8)
         mixed = Mixed.of(which, [full(counts, kind, fpr, bits, hashes)] * len(KINDS))
@@ -138,8 +135,18 @@ def plan_collection(
         if method != "optimal":
             raise ValueError(f"method must be 'optimal' with a target, not {method!r}")
         rate = check_number("target", target, "a rate above 0 and up to 1", above=0, most=1)
-        kept = least(mixed, weights, rate)
+        kept = fewest_bits(mixed, weights, rate)
     return allocation(mixed, kept, weights, which, budget)
+
+
+def best_curves(
+    keys: Ints, utility: Floats, fpr: float, budget: int | None, target: float | None = None
+) -> tuple[npt.NDArray[np.uint8], Mixed]:
+    """Choose the best kind for each filter; return the index of each in `KINDS`, and the curves."""
+    numbers, sizes = _distinct(keys)
+    segmented, ribbons = _blooms(Segmented, numbers, fpr), _ribbons(numbers, fpr)
+    which = best_kinds(segmented, ribbons, sizes, utility, budget, target)
+    return which, Mixed.of(which, (segmented, ribbons), sizes)
 
 
 def allocate(method: Method, curve: Mixed, utility: Floats, budget: int) -> Ints:
@@ -236,7 +243,7 @@ def bloom_size(keys: Ints, fpr: float) -> tuple[Ints, Ints]:
 def _counts(name: str, values: npt.ArrayLike) -> Ints:
     try:
         given = np.asarray(values)
-    except ValueError as error:  # of rows of several lengths
+    except ValueError as error:  # nested lists of different lengths
         raise ValueError(f"{name} must be a one-dimensional array of ints: {error}") from None
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise ValueError(

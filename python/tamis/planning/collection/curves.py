@@ -246,7 +246,7 @@ class Ribbon(Arrays):
         logs: Floats = -np.log(4 * np.maximum(self.slots, 1))
         return logs
 
-    def check_int(self, kept: Ints) -> tuple[Ints, Ints]:
+    def whole_columns(self, kept: Ints) -> tuple[Ints, Ints]:
         """Return the whole columns kept, and the bits after them."""
         behind = np.maximum(kept - self.codes, 0)
         # Exact, as bits are below 2**48 and columns at most 32, and faster than integer division.
@@ -256,7 +256,7 @@ class Ribbon(Arrays):
 
     def rate(self, kept: Ints) -> Floats:
         """2^−columns, and half of it for rows inside the part that follows."""
-        columns, rest = self.check_int(kept)
+        columns, rest = self.whole_columns(kept)
         starts = np.maximum(self.slots - self.width + 1, 1)
         inside = np.clip((rest - self.width + 1) / starts, 0, 1)
         rate = np.ldexp(1 - inside / 2, -columns.astype(np.int32))

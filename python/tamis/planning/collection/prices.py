@@ -55,23 +55,23 @@ def optimal_price(
 def search_price(
     curve: Curve, utility: Floats, budget: int, near: float | None = None
 ) -> tuple[Ints, Ints, float]:
-    """Return the bits at the lowest price within a budget, those just below it, and its log."""
+    """Return the bits at the lowest price within a budget, the bits just below it, and its log."""
     return _bracket(curve, utility, _spent, budget, near)
 
 
-def least(curve: Curve, utility: Floats, target: float) -> Ints:
+def fewest_bits(curve: Curve, utility: Floats, target: float) -> Ints:
     """Return the fewest bits with a weighted rate of at most the target; all if none reach it."""
-    most = target * float(utility.sum())
-    if float(utility @ curve.rate(curve.bits)) > most:
+    allowed = target * float(utility.sum())
+    if float(utility @ curve.rate(curve.bits)) > allowed:
         return curve.bits
 
     def spared(part: Curve, kept: Ints, weights: Floats) -> float:
         return float(weights.sum() - weights @ part.rate(kept))
 
-    few, many, _ = _bracket(curve, utility, spared, float(utility.sum()) - most)
+    few, many, _ = _bracket(curve, utility, spared, float(utility.sum()) - allowed)
     # Filters that differ gain equally per bit: take as many of them as needed.
     gain = utility * (curve.rate(few) - curve.rate(many))
-    needed = float(utility @ curve.rate(few)) - most
+    needed = float(utility @ curve.rate(few)) - allowed
     order = np.flatnonzero(many > few)
     order = order[np.argsort(-gain[order], kind="stable")]
     count = int(np.searchsorted(np.cumsum(gain[order]), needed)) + 1 if needed > 0 else 0
@@ -92,13 +92,13 @@ _SAMPLE = 1 << 15
 """Filters in a sample that gives the price to a few percent."""
 
 _SLACK = 0.01
-"""First distance, in log price, from the price of the sample."""
+"""Initial distance from the price of the sample, in log price."""
 
 
 def _bracket(
-    curve: Curve, utility: Floats, measure: Measure, most: float, near: float | None = None
+    curve: Curve, utility: Floats, measure: Measure, limit: float, near: float | None = None
 ) -> tuple[Ints, Ints, float]:
-    """Return the bits at the lowest price at which the measure is at most ``most``, and just below.
+    """Return the bits at the lowest price with a measure of at most ``limit``, and just below it.
 
     The two differ only in filters whose next bits gain equally. The price follows, as a logarithm.
     """
@@ -107,7 +107,7 @@ def _bracket(
     if not len(used):
         return few, many, 0.0
     part = curve if len(used) == len(utility) else curve.take(used)
-    few[used], many[used], price = _search(part, utility[used], measure, most, near=near)
+    few[used], many[used], price = _search(part, utility[used], measure, limit, near=near)
     return few, many, price
 
 
@@ -123,32 +123,32 @@ def _search(
     curve: Curve,
     utility: Floats,
     measure: Measure,
-    most: float,
+    limit: float,
     tolerance: float = 0.0,
     near: float | None = None,
 ) -> tuple[Ints, Ints, float]:
-    """Search for the lowest price at which the measure is at most ``most``, up to a tolerance.
+    """Search for the lowest price at which the measure is at most ``limit``, up to a tolerance.
 
     Returns the bits at that price, the bits just below it, and its logarithm. The measure is
     interpolated between two prices, and the interval is halved where that gains little.
     """
-    cheap, dear = _enclose(curve, utility, measure, most, near)
+    cheap, costly = _enclose(curve, utility, measure, limit, near)
     low, many, above = cheap
-    high, few, below = dear
+    high, few, below = costly
     # Filters that keep as many bits at both prices are settled, and left out from then on.
     unsettled: npt.NDArray[np.intp] | slice = slice(None)
     part, weights, log_utility = curve, utility, np.log(utility)
     settled, halve = 0.0, False
     while len(weights) and high - low > tolerance:
         width = high - low
-        share = (above - most) / (above - below) if above > below else 0.5
+        share = (above - limit) / (above - below) if above > below else 0.5
         # A little inside the interval, so that either end may move.
         middle = low + width * (0.5 if halve else min(max(share, 0.02), 0.98))
         if not low < middle < high:
             break
         kept = part.worth(middle, log_utility)
         value = settled + measure(part, kept, weights)
-        if value <= most:
+        if value <= limit:
             high, below = middle, value
             few[unsettled] = kept
         else:
@@ -164,12 +164,12 @@ def _search(
 
 
 def _enclose(
-    curve: Curve, utility: Floats, measure: Measure, most: float, near: float | None = None
+    curve: Curve, utility: Floats, measure: Measure, limit: float, near: float | None = None
 ) -> tuple[_Priced, _Priced]:
-    """Find a price with a measure above ``most``, and a higher one with at most that.
+    """Find a price with a measure above ``limit``, and a higher one with at most that.
 
     The search starts near the price of a similar problem, or of a sample. If no measure is above
-    ``most``, both are the lowest price.
+    ``limit``, both are the lowest price.
     """
     log_utility = np.log(utility)
     # No bit gains more than its utility, and gains below e⁻⁷⁰⁰ of it are ignored.
@@ -185,20 +185,20 @@ def _enclose(
         low, high = max(lowest, near - slack), min(highest, near + slack)
     elif len(utility) > 2 * _SAMPLE:
         which = np.random.default_rng(0).integers(0, len(utility), _SAMPLE)
-        share = most * _SAMPLE / len(utility)
+        share = limit * _SAMPLE / len(utility)
         _, _, guess = _search(curve.take(which), utility[which], measure, share, _SLACK / 4)
         low, high = max(lowest, guess - _SLACK), min(highest, guess + _SLACK)
     cheap, step = at(low), slack
-    while cheap.value <= most and cheap.log_price > lowest:
+    while cheap.value <= limit and cheap.log_price > lowest:
         high, step = cheap.log_price, 4 * step
         cheap = at(max(lowest, high - step))
-    if cheap.value <= most:
+    if cheap.value <= limit:
         return cheap, cheap
-    dear, step = at(high), slack
-    while dear.value > most and dear.log_price < highest:
-        cheap, step = dear, 4 * step
-        dear = at(min(highest, cheap.log_price + step))
-    return cheap, dear
+    costly, step = at(high), slack
+    while costly.value > limit and costly.log_price < highest:
+        cheap, step = costly, 4 * step
+        costly = at(min(highest, cheap.log_price + step))
+    return cheap, costly
 
 
 def _fill(curve: Curve, utility: Floats, kept: Ints, many: Ints, budget: int) -> None:
@@ -332,7 +332,7 @@ def _common_price(
             kept, _, price = _search(curve, weights, _spent, budget, _SLACK)
             found.append((float(weights @ curve.rate(kept)), price))
         else:
-            kept = least(curve, weights, target or 1.0)
+            kept = fewest_bits(curve, weights, target or 1.0)
             spent = float(kept.sum())
             found.append((spent, math.log(float(weights.sum()) / max(spent, 1.0))))
     return min(found)[1]

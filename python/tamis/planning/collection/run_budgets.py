@@ -1,6 +1,6 @@
-"""One memory for the filters of an LSM-tree's runs, which know the same absent keys.
+"""One budget for the filters of an LSM-tree's runs, which have the same known negatives.
 
-A lookup of an absent key asks every run, so the expected number of wasted reads is Σ uᵢ·εᵢ. The
+A lookup of an absent key queries every run, so the expected number of wasted reads is Σ uᵢ·εᵢ. The
 filter of a run of n keys is an exact stack (`planning.stacked.exact`): with a first layer of rate α
 and N known negatives it takes n·(log2(1/α) + 1) + α·N bits, and the rate is ε = (1 − ψ(N))·α/2. At
 a price λ of a bit, u·ε + λ·bits is least at
@@ -49,8 +49,8 @@ def split_runs(keys: Ints, utility: Floats, known: Frequencies, bits: int) -> In
         more = runs.worth(low) - shares
         order = np.argsort(-more, kind="stable")
         shares[order[0]] += min(left, max(float(more[order[0]]), 0.0))
-    # What is worth no price any more: if all absent keys are known, few bits are enough by the
-    # formula above, and a small run, whose filter takes more than that, is to have them.
+    # If all absent keys are known, few bits suffice by the formula above, but the filter of a small
+    # run takes more: divide the rest by keys.
     left = bits - float(shares.sum())
     if left > 0:
         shares += left * keys[used] / keys[used].sum()

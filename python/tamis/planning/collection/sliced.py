@@ -1,7 +1,7 @@
 """Bit-sliced filters: their size classes, and how many segments of each set to keep in memory.
 
 A filter is a segmented Bloom filter. Sets with about as many keys form a class, whose segments have
-one length, so that they can be stored by rows (`src/collection/sliced.rs`). How many segments each
+one length, so that they can be stored by rows (`src/collection/sliced/`). How many segments each
 set keeps is the problem of `tamis.planning.collection` in whole segments. Within a class the sets
 that keep most come first, so that each segment is kept by the first sets.
 """
@@ -21,13 +21,15 @@ from tamis.planning.collection.prices import optimal
 from tamis.planning.collection.reads import optimal_reads
 
 RATIO = 2.25
-"""Keys of the largest set of a class over those of the smallest.
+"""Keys of the largest set of a class, divided by the keys of the smallest.
 
 A segment has n/ln 2 bits for the n keys in the middle of the class, so that half of the bits of its
 filter are set. With 1.5 times as many keys or as few, a rate takes 6 or 5 % more bits than in a
 segment of the best length, and 2 % on average over a class; 20 to 1,000 keys are six classes.
 """
 
+MIN_SETS = 64
+"""Below this number of sets, a word of a row is not full, and separate filters are as fast."""
 
 _MANY = 1000  # sets: the padding of rows is then a small share
 
@@ -42,10 +44,10 @@ def segment_length(keys: int) -> int:
     return math.ceil(RATIO**number / math.log(2))
 
 
-def size(keys: int, fpr: float) -> tuple[int, int]:
+def filter_size(keys: int, fpr: float) -> tuple[int, int]:
     """Size the filter of a set: bits per segment, and the segments that reach the rate.
 
-    >>> size(100, 1e-4), size(90, 1e-4), size(1, 1e-4)
+    >>> filter_size(100, 1e-4), filter_size(90, 1e-4), filter_size(1, 1e-4)
     ((188, 11), (188, 10), (2, 14))
     """
     fpr = check_number("fpr", fpr, "a rate from 2**-32 to below 1", least=2.0**-32, below=1)
@@ -55,7 +57,7 @@ def size(keys: int, fpr: float) -> tuple[int, int]:
 
 
 def is_sliceable(kinds: npt.NDArray[np.uint8], bits: Ints, hashes: Ints, counts: Ints) -> bool:
-    """Whether all filters have the sizes of `size`, for whatever rate."""
+    """Whether all filters have the sizes that `filter_size` returns for some rate."""
     used = kinds > 0
     if not used.any() or (kinds[used] != 1).any() or (bits[used] % hashes[used]).any():
         return False
@@ -66,10 +68,10 @@ def is_sliceable(kinds: npt.NDArray[np.uint8], bits: Ints, hashes: Ints, counts:
 
 @dataclass(frozen=True)
 class Layout:
-    """Sets class after class, those with more segments first.
+    """Sets class by class; in a class, sets with more segments come first.
 
-    ``classes`` has the number of sets of each class, ``ids`` the sets with keys, ``segments`` those
-    that each of them keeps, and ``order`` all sets by utility.
+    ``classes`` has the number of sets of each class, ``ids`` the sets with keys, ``segments`` how
+    many each of them keeps, and ``order`` all sets by utility.
     """
 
     classes: npt.NDArray[np.uint32]
