@@ -1,8 +1,9 @@
-"""A hook of MkDocs: the pages of the kinds of filters, in the order of the table of kinds."""
+"""A hook of MkDocs: the pages and names of the kinds of filters, in the order of their table."""
 
 from pathlib import Path
 from typing import Any
 
+from tamis import filters
 from tamis.planning.kinds import KINDS
 
 
@@ -12,3 +13,11 @@ def on_config(config: Any) -> None:
     pages = [f"{name}.md" for name in KINDS if Path(config.docs_dir, f"{name}.md").exists()]
     section = next(entry for entry in config.nav if "Filters" in entry)
     section["Filters"] = [page for page in pages if f"'{page}'" not in listed]
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill in the names of the filter classes, and links to them, in the reference."""
+    names = [kind.filter for kind in KINDS.values() if kind.filter in filters.__all__]
+    names.insert(0, "Filter")
+    links = ", ".join(f"[`{name}`][tamis.filters.{name}]" for name in names)
+    return markdown.replace("{filter_links}", links).replace("{filters}", ", ".join(names))

@@ -12,7 +12,6 @@ from tamis import _native
 from tamis._checks import check_int, rate_or_budget, shown
 from tamis._types import Key, Keys
 from tamis.errors import BuildError
-from tamis.filters.bloom import Bloom
 from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.scored import Scored, with_scores
@@ -20,9 +19,10 @@ from tamis.learned.classifier import Scorer, scorer
 from tamis.learned.model import Model
 from tamis.learned.training import ClassifierKind, train
 from tamis.planning import learned_bloom as planning
+from tamis.planning.kinds import KINDS
 
-_BLOOM_STEP = 0.25
-"""Step of the rates of Bloom filters, in halvings; they can have any rate."""
+_ANY_RATE_STEP = 0.25
+"""Step of the rates of filters that can have any rate, in halvings."""
 
 _PROBE = 4096
 """Keys of the filters that measure the bits for halving the rate."""
@@ -87,31 +87,34 @@ class LearnedBloom(_native.LearnedBloom, Scored):
             raise TypeError(
                 f"filter must be a class of filters, such as Ribbon, not {shown(filter)}"
             )
-        rows = keys if features is None else features
+        inputs = keys if features is None else features
         if (model is None) == (kind is None):
             raise ValueError("pass exactly one of model or kind")
         if kind is not None:
-            model, nonmembers = train(rows, nonmembers[::2], kind=kind, seed=seed), nonmembers[1::2]
-        asked = scorer(model)
-        keys, scores = with_scores(asked, keys, features)
+            model = train(inputs, nonmembers[::2], kind=kind, seed=seed)
+            nonmembers = nonmembers[1::2]
+        classifier = scorer(model)
+        keys, scores = with_scores(classifier, keys, features)
         scored = _native.ScoredKeys(keys, scores, seed, key)
-        parts = planning.segments(scored.scores, asked.scores(nonmembers))
+        parts = planning.segments(scored.scores, classifier.scores(nonmembers))
         budget = None
         if bits_per_key is not None:
             count = len(scored.in_front())
             budget = math.floor(bits_per_key * count)
-            _check_budget(bits_per_key, count, asked.size_in_bits)
-        step = _BLOOM_STEP if issubclass(filter, Bloom) else 1.0
-        mixed = issubclass(filter, Ribbon)
+            _check_budget(bits_per_key, count, classifier.size_in_bits)
+        described = KINDS[filter._kind]
+        any_rate = described.layer is not None and described.continuous
+        step = _ANY_RATE_STEP if any_rate else 1.0
+        mixed = described.fractional is not None
         halving = _halving(filter, arguments)
-        left = None if budget is None else float(budget - asked.size_in_bits - _REGION)
+        left = None if budget is None else float(budget - classifier.size_in_bits - _REGION)
         for attempt in range(_ATTEMPTS):
             bits = None if left is None else max(left, 0.0) / halving
             plan = planning.plan(
                 parts, form=form, regions=regions, fpr=fpr, bits=bits, step=step, mixed=mixed
             )
-            found = cls._of(_joined(asked, plan, scored, filter, arguments))
-            found._scorer = asked
+            found = cls._of(_build_regions(classifier, plan, scored, filter, arguments))
+            found._scorer = classifier
             if left is None or budget is None or found.size_in_bits <= budget:
                 return found
             # Doubled, because the plan changes only when a whole step of a rate no longer fits.
@@ -133,7 +136,7 @@ class LearnedBloom(_native.LearnedBloom, Scored):
 
     def contains(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
         """Return for each key whether it may be in the set; ``features`` has one row per key."""
-        keys, scores = with_scores(self._asked(), keys, features)
+        keys, scores = with_scores(self._resolved_scorer(), keys, features)
         return self._contains_scored(keys, scores)
 
     def _contains_one(self, key: Key) -> bool:
@@ -164,8 +167,8 @@ def _halving(filter: type[Filter], arguments: dict[str, Any]) -> float:
     return (large - small) / (many - few)
 
 
-def _joined(
-    asked: Model | Scorer,
+def _build_regions(
+    classifier: Model | Scorer,
     plan: planning.LearnedPlan,
     scored: _native.ScoredKeys,
     filter: type[Filter],
@@ -180,7 +183,7 @@ def _joined(
 
     return LearnedBloom._join(
         everything,
-        asked._handle if isinstance(asked, Model) else None,
+        classifier._handle if isinstance(classifier, Model) else None,
         built(everything, plan.front),
         plan.borders,
         plan.shares,

@@ -27,15 +27,15 @@ class Scored(Filter):
     @property
     def model(self) -> Any:
         """The classifier: a `tamis.learned.Model`, or the object that was passed."""
-        asked = self._asked()
-        return asked.classifier if isinstance(asked, Scorer) else asked
+        classifier = self._resolved_scorer()
+        return classifier.classifier if isinstance(classifier, Scorer) else classifier
 
     def contains(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
         """Return for each key whether it may be in the set; ``features`` has one row per key."""
         raise NotImplementedError
 
     def __contains__(self, key: Key, /) -> bool:
-        if isinstance(self._asked(), Model):
+        if isinstance(self._resolved_scorer(), Model):
             return self._contains_one(key)
         return bool(self.contains([key])[0])  # type: ignore[arg-type]
 
@@ -46,7 +46,7 @@ class Scored(Filter):
     def copy(self) -> Self:
         """Return an independent copy."""
         twin = super().copy()
-        twin._scorer = self._asked()
+        twin._scorer = self._resolved_scorer()
         return twin
 
     def to_bytes(self) -> bytes:
@@ -59,14 +59,14 @@ class Scored(Filter):
         super()._write(descriptor)
 
     def _check_own(self) -> None:
-        asked = self._asked()
-        if isinstance(asked, Scorer):
+        classifier = self._resolved_scorer()
+        if isinstance(classifier, Scorer):
             raise TypeError(
-                f"model is a {type(asked.classifier).__name__}, which cannot be saved, because "
-                "loading it would run code; use a model from tamis.learned.train"
+                f"model is a {type(classifier.classifier).__name__}, which cannot be saved, "
+                "because loading it would run code; use a model from tamis.learned.train"
             )
 
-    def _asked(self) -> Model | Scorer:
+    def _resolved_scorer(self) -> Model | Scorer:
         if not hasattr(self, "_scorer"):
             kept = self._model
             assert kept is not None  # every file has one
@@ -75,11 +75,11 @@ class Scored(Filter):
 
 
 def with_scores(
-    asked: Model | Scorer, keys: Any, features: Any
+    classifier: Model | Scorer, keys: Any, features: Any
 ) -> tuple[Keys, npt.NDArray[np.float32]]:
     """Return keys that can be iterated again, and their scores."""
-    if features is None and isinstance(asked, Model) and asked.reads == "table":
+    if features is None and isinstance(classifier, Model) and classifier.reads == "table":
         raise TypeError("features is missing: the model reads a table with one row per key")
     if not hasattr(keys, "__len__") and not hasattr(keys, "__arrow_c_stream__"):
         keys = list(keys)
-    return keys, asked.scores(keys if features is None else features)
+    return keys, classifier.scores(keys if features is None else features)

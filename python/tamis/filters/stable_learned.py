@@ -80,9 +80,9 @@ class StableLearned(_native.StableLearned, Scored):
         if len(plan.borders) + 1 != len(plan.groups):
             raise ValueError("plan has no borders; make it with StableLearned.plan")
         one_of("decrement", decrement, get_args(Decrement))
-        asked = scorer(model)
+        classifier = scorer(model)
         kernel = cls._empty(
-            asked._handle if isinstance(asked, Model) else None,
+            classifier._handle if isinstance(classifier, Model) else None,
             list(plan.borders),
             list(plan.groups),
             decrement == "independent",
@@ -91,7 +91,7 @@ class StableLearned(_native.StableLearned, Scored):
             key,
         )
         made = cls._of(kernel)
-        made._scorer = asked
+        made._scorer = classifier
         return made
 
     @staticmethod
@@ -146,16 +146,16 @@ class StableLearned(_native.StableLearned, Scored):
         ``nonmembers`` are absent keys like those that will be queried, or their features. The model
         must not have been trained on these keys and nonmembers.
         """
-        asked = scorer(model)
-        keys, scores = with_scores(asked, keys, features)
+        classifier = scorer(model)
+        keys, scores = with_scores(classifier, keys, features)
         plan = cls.plan(
             scores,
-            asked.scores(nonmembers),
+            classifier.scores(nonmembers),
             bits=bits,
             fpr=fpr,
             gap=len(scores) if gap is None else gap,
             groups=groups,
-            model_bits=asked.size_in_bits if isinstance(asked, Model) else 0,
+            model_bits=classifier.size_in_bits if isinstance(classifier, Model) else 0,
         )
         made = cls(model, plan, seed=seed, key=key)
         made._pass(keys, scores, True)
@@ -200,7 +200,7 @@ class StableLearned(_native.StableLearned, Scored):
 
     def seen(self, key: Key, features: Any = None) -> bool:
         """Return whether the key was present, and insert it; ``features`` is a table of one row."""
-        if features is None and isinstance(self._asked(), Model):
+        if features is None and isinstance(self._resolved_scorer(), Model):
             return self._pass_text(key, True)
         return bool(self.seen_many([key], features)[0])  # type: ignore[arg-type]
 
@@ -232,9 +232,9 @@ class StableLearned(_native.StableLearned, Scored):
         `Swap.moved` is their fraction. The rate becomes `Swap.expected_fpr`; if it is too high,
         plan a new filter.
         """
-        asked = scorer(model)
-        before, after = self._asked().scores(members), asked.scores(members)
-        absent = asked.scores(nonmembers)
+        classifier = scorer(model)
+        before, after = self._resolved_scorer().scores(members), classifier.scores(members)
+        absent = classifier.scores(nonmembers)
         for name, scores in (("members", after), ("nonmembers", absent)):
             if len(scores) == 0:
                 raise ValueError(f"{name} must not be empty; pass rows of recent keys")
@@ -245,16 +245,16 @@ class StableLearned(_native.StableLearned, Scored):
         p = stable.shares(absent, borders)
         q = stable.shares(after, borders)
         shares = [Shares(*pair) for pair in zip(p.tolist(), q.tolist(), strict=True)]
-        kept = asked._handle if isinstance(asked, Model) else None
+        kept = classifier._handle if isinstance(classifier, Model) else None
         kernel = self._swapped(kept, borders.tolist(), shares)
         made = self._of(kernel)
-        made._scorer = asked
+        made._scorer = classifier
         old = np.searchsorted(np.array(self.borders, dtype=np.float32), before, side="left")
         moved = float((old != np.searchsorted(borders, after, side="left")).mean())
         return made, Swap(moved, made.stable_fpr, made.expected_fnr(made.capacity))
 
     def _passed(self, keys: Keys, features: Any, *, insert: bool) -> npt.NDArray[np.bool_]:
-        keys, scores = with_scores(self._asked(), keys, features)
+        keys, scores = with_scores(self._resolved_scorer(), keys, features)
         return self._pass(keys, scores, insert)
 
     def _contains_one(self, key: Key) -> bool:

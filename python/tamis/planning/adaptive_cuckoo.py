@@ -1,8 +1,8 @@
 """Adaptive cuckoo filters: bins and fingerprint bits for a rate or a budget.
 
 A key is in one of d bins of b slots; a slot in use matches an absent key with probability
-1/(2^f − 1). Cyclic filters have s selector bits per fingerprint; in the other kinds, the place of a
-fingerprint determines its function (``src/adaptive_cuckoo/``).
+1/(2^f − 1). Cyclic filters have s selector bits per fingerprint; in the other kinds, the slot of a
+fingerprint determines its hash function (``src/adaptive_cuckoo/``).
 """
 
 import math

@@ -1,7 +1,7 @@
 """Binary fuse filters: the number of slots and segments, and the length of fingerprints.
 
 A filter of r-bit slots has a rate of exactly 2^−r. There must be somewhat more slots than keys for
-peeling to succeed (``src/fuse/build.rs``). With K segments, as many as a key has slots, the limit
+peeling to succeed (``src/fuse/build.rs``). With K segments, one per slot of a key, the limit
 is 1/0.818 (K = 3) or 1/0.772 (K = 4) slots per key, and more for small sets. With many segments,
 the limit is 1/0.918 or 1/0.977, but the overhead falls slowly with the number of keys, so this
 pays off only for larger sets (Graf and Lemire 2022; the limits are from Walzer 2021).
@@ -115,8 +115,8 @@ def size(
             f"bits_per_key must be at least {slots_per_key:.2f} for a fuse filter of {keys} keys, "
             f"not {bits_per_key}"
         )
-    most = math.floor(bits_per_key / slots_per_key)
-    return FuseSize(arity, min(most, MAX_FINGERPRINT_BITS), *table)
+    longest = math.floor(bits_per_key / slots_per_key)
+    return FuseSize(arity, min(longest, MAX_FINGERPRINT_BITS), *table)
 
 
 def _table(arity: int, keys: int) -> tuple[int, int]:

@@ -1,10 +1,10 @@
 """Telescoping and extending filters: sizes, and the memory that adapting takes.
 
-The slots are those of a quotient filter (``planning.quotient``). In addition, each block of 64 has
-a code of its selectors: 56 bits (``"block"``), as long as necessary (``"growing"``), or one byte
-per slot (``"plain"``).
+The slots are laid out as in a quotient filter (``planning.quotient``). In addition, each block of
+64 slots has a code of its selectors: 56 bits (``"block"``), as long as necessary (``"growing"``),
+or one byte per slot (``"plain"``).
 
-The predictors are those of Lee, McCauley, Singh and Stein 2021. ``queries`` (c) is the number of
+The predictions follow Lee, McCauley, Singh and Stein 2021. ``queries`` (c) is the number of
 distinct absent keys that are queried, per key in the set; ``fpr`` (ε) is 2^−r.
 """
 
@@ -88,13 +88,13 @@ def size(
         return TelescopingSize(selectors, *quotient.size(keys, fpr=fpr))
     quotients = quotient.quotients(keys)
     if quotients == _BLOCK:  # the smallest filter, regardless of the budget
-        beside = 1.0 if selectors == "growing" else _FIXED_BITS[selectors] / _BLOCK
+        selectors_per_key = 1.0 if selectors == "growing" else _FIXED_BITS[selectors] / _BLOCK
     else:
-        beside = (selector_bits(quotients, selectors) + 8 * 128) / max(keys, 1)
+        selectors_per_key = (selector_bits(quotients, selectors) + 8 * 128) / max(keys, 1)
     try:
-        found = quotient.size(keys, bits_per_key=max(bits_per_key - beside, 1e-9))
+        found = quotient.size(keys, bits_per_key=max(bits_per_key - selectors_per_key, 1e-9))
     except ValueError:
-        least = beside + (quotient.METADATA_BITS + 1) / quotient.LOAD
+        least = selectors_per_key + (quotient.METADATA_BITS + 1) / quotient.LOAD
         raise ValueError(
             f"bits_per_key must be at least {least:.2f} for a filter of {keys} keys with "
             f"{selectors!r} selectors, not {bits_per_key}"
@@ -105,17 +105,17 @@ def size(
 def selector_bound(
     queries: float, fpr: float, most: int = 16, *, keys: int | None = None
 ) -> npt.NDArray[np.float64]:
-    """Bound the share of elements whose selector is 0, 1, … ``most``, or more where not 0.
+    """Bound the share of elements with selector 0, and with selector k or more, up to ``most``.
 
-    It holds for any order and repetition of the queries, as long as they do not depend
-    on the hashes. An element has selector k or more only if each of its first k remainders is that
-    of a query with its quotient. Of those there are D, each fits a remainder with probability ε,
-    and remainders are independent:
+    The bound holds for any order and repetition of the queries, as long as they do not depend on
+    the hashes. An element has selector k or more only if each of its first k remainders matches one
+    of the D queries with its quotient. A query matches a remainder with probability ε, and
+    remainders are independent:
 
         P(selector ≥ k) ≤ E[(1 − (1 − ε)^D)^k],    D ~ Poisson(c),  or Binomial(c·n, 1/n) for n keys
 
-    with equality for quotients as many as keys and queries that are repeated until none is a false
-    positive. Lemma 2 and Corollary 3 of the paper claim less; see `selector_bound_printed`.
+    with equality if there are as many quotients as keys and queries are repeated until none is a
+    false positive. Lemma 2 and Corollary 3 of the paper claim less; see `selector_bound_printed`.
 
     >>> selector_bound(20, 2**-8, 2).round(4)
     array([0.9248, 0.0752, 0.0059])
@@ -137,7 +137,7 @@ def selector_bound(
         logs = ways - met * math.log(keys) + special.xlog1py(total - met, -1 / keys)
     hit = -np.expm1(met * math.log1p(-fpr))
     bounds = np.exp(logs) @ hit[:, None] ** np.arange(most + 1)
-    bounds[0] -= bounds[1]  # those that moved are the rest, exactly
+    bounds[0] -= bounds[1]  # exact: all other elements moved
     return np.asarray(np.minimum(bounds, 1.0))
 
 
@@ -147,10 +147,10 @@ def selector_bound_printed(
     """Lemma 2 for ``keys`` (n), or Corollary 3, its limit for many keys, as printed.
 
     Both are claimed for any repetitions of fewer than 1/ε − 1 queries per key. They count sets of
-    queries, but which of them is asked again after an element has moved matters too: with
-    repetitions, more elements reach selector 2 (0.0050 against 0.0033 here). From selector 3 on
-    they fall short even if no query is repeated, since k steps by i queries can be shared out in
-    several ways. `selector_bound` holds.
+    queries, but it also matters which of them is repeated after an element has moved: with
+    repetitions, more elements reach selector 2 (0.0050 against 0.0033 here). From selector 3 on,
+    they are too low even if no query is repeated, since k steps can be distributed over i queries
+    in several ways. `selector_bound` holds.
 
     >>> selector_bound_printed(20, 2**-8, 2).round(3)
     array([0.925, 0.078, 0.003])
@@ -176,7 +176,7 @@ def selector_share(
     """Predict the fraction of elements with selector 0, 1, … ``most``, if queries are repeated.
 
     An element stays where it is with probability 1 − s = e^(−load·c·ε). Wherever it moves, all
-    queries of its quotient meet it anew, so it moves again with the same probability s: the
+    queries of its quotient meet it again, so it moves again with the same probability s: the
     selectors are nearly geometric. (Elements with more queries of their quotient move farther;
     `selector_bound` takes that into account.)
 
@@ -201,8 +201,8 @@ def selector_entropy(queries: float, fpr: float, *, load: float = quotient.LOAD)
 def whole_bytes(queries: float, fpr: float) -> float:
     """Predict the bits per element that growing selectors take beyond their entropy.
 
-    The code of a block of 64 slots has whole bytes, and takes none while no element has moved: half
-    a byte more than its bits, for each block with an element that has.
+    The code of a block of 64 slots has whole bytes, on average half a byte more than its bits, and
+    takes none while no element has moved.
 
     >>> round(whole_bytes(20, 2**-8), 3)
     0.062
