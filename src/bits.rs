@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_there_is_an_error() {
+    fn failed_allocation_is_an_error() {
         assert!(matches!(Buffer::zeroed(isize::MAX as usize - 63), Err(Error::Memory(_))));
         assert!(matches!(Buffer::zeroed(usize::MAX), Err(Error::Memory(_))));
     }

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_away_what_others_hold() {
+    fn without_removes_hashes_of_the_other_set() {
         let hasher = Hasher::seeded(1);
         let set = |range: std::ops::Range<i64>| {
             let mut partitions = Partitions::new(range.clone().count(), 0).unwrap();

@@ -42,7 +42,7 @@ impl From<io::Error> for Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Whether a removal found its key.
-pub fn was_there(removed: Result<()>) -> Result<bool> {
+pub fn was_present(removed: Result<()>) -> Result<bool> {
     match removed {
         Ok(()) => Ok(true),
         Err(Error::Absent(_)) => Ok(false),

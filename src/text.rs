@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_those_of_unicode() {
+    fn words_follow_unicode() {
         let all: Vec<&str> = words("naïve Δοκιμή, snake_case: हिन्दी 42nd—don't").collect();
         assert_eq!(all, ["naïve", "Δοκιμή", "snake", "case", "हिन्दी", "42nd", "don", "t"]);
         assert_eq!(words(" \t,. ").count(), 0);

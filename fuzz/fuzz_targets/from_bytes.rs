@@ -117,8 +117,8 @@ fn rearrange(parts: &mut Vec<(u32, u32, Vec<u8>)>, at: usize, random: &mut Rando
 fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
     let length = bytes.len();
     bytes.resize(2 * length + 64, 0);
-    let most = bytes.len();
-    let mutated = fuzzer_mutate(bytes, length, most);
+    let max = bytes.len();
+    let mutated = fuzzer_mutate(bytes, length, max);
     bytes.truncate(if random.below(2) == 0 { mutated } else { length });
 }
 

@@ -1,7 +1,7 @@
 """The native kernels: the classes of the contract, and one class per kind.
 
-`tamis.filters` derives the public classes from them; sizes come from `tamis.planning`. What begins
-with an underscore is for those classes alone: ``_empty``, ``_build`` and ``_join`` make the handle
+`tamis.filters` derives the public classes from them; sizes come from `tamis.planning`. Names with
+an underscore are for these classes alone: ``_empty``, ``_build`` and ``_join`` create the handle
 that a class holds.
 """
 
@@ -111,7 +111,7 @@ class FrameSection:
         """The section type."""
     @property
     def offset(self) -> int:
-        """Where it begins in the frame."""
+        """Its offset in the frame."""
     @property
     def length(self) -> int:
         """Its length in bytes."""
@@ -410,7 +410,7 @@ class Stored:
 
     def __new__(cls, handle: Handle) -> Self: ...
     def __len__(self) -> int:
-        """Return the number of keys; some kinds estimate that of many or merged keys."""
+        """Return the number of keys; some kinds estimate it for many or merged keys."""
 
     @property
     def capacity(self) -> int:
@@ -493,7 +493,7 @@ class Deleting(Inserting):
         """Remove one insertion of the key; raise `KeyError` if it is certainly absent."""
 
     def remove_many(self, keys: Keys) -> npt.NDArray[np.bool_]:
-        """Remove one insertion of each key; return for each whether it may have been there."""
+        """Remove one insertion of each key; return for each whether it may have been present."""
 
 class Adapting(Deleting):
     """A filter that moves elements to fix false positives."""
@@ -509,7 +509,7 @@ class Adapting(Deleting):
         """Remove one insertion of the key; raise `KeyError` if it is certainly absent."""
 
     def remove_many(self, keys: Keys, remote: Remote | None = None) -> npt.NDArray[np.bool_]:
-        """Remove one insertion of each key; return for each whether it may have been there."""
+        """Remove one insertion of each key; return for each whether it may have been present."""
 
     def _remove_owned(self, keys: list[Any], remote: Remote) -> None: ...
     def adapt(self, key: Key, remote: Remote) -> bool:
@@ -537,7 +537,7 @@ class Lookup:
 
 @final
 class Batch:
-    """Keys that are to be written, with their hashes."""
+    """Keys to be written, with their hashes."""
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]: ...
@@ -546,7 +546,7 @@ class Batch:
 
 @final
 class Gate:
-    """The filter of a guard, and until when its "no" needs no access to the store."""
+    """The filter of a guard, and the time until which its "no" is final."""
 
     def __new__(cls, filter: Any, seed: int | None = None, key: bytes | None = None) -> Self: ...
     @property
@@ -770,7 +770,7 @@ class Sharded(Filter):
 
 @final
 class BuiltLayer:
-    """A layer: its kind, what it stores, how many items in how many bits, and its rate now."""
+    """The state of a layer: its kind, its content, and its present size and rate."""
 
     @property
     def kind(self) -> str: ...
@@ -997,7 +997,7 @@ class StableBloom(Inserting):
         """Insert keys in order; return for each whether it was present before."""
 
 class Windowed(Inserting):
-    """A filter of a window, which a clock may move."""
+    """A filter of a window by keys or by time."""
 
     def __new__(cls, handle: Handle) -> Self: ...
     @staticmethod
@@ -1019,19 +1019,19 @@ class Windowed(Inserting):
     @property
     def _step(self) -> float: ...
     def add(self, key: Key, *, at: Time | None = None) -> None:
-        """Insert a key, at a time (seconds or a timestamp) if the window is one of time."""
+        """Insert a key, at a time (seconds or a timestamp) if the window is by time."""
 
     def update(self, keys: Keys, *, at: Times | None = None) -> None:
-        """Insert many keys in their order, or none of them if one is not a key."""
+        """Insert many keys in order, or none of them if one is not a key."""
 
     def seen(self, key: Key, *, at: Time | None = None) -> bool:
-        """Tell whether the key was there, and insert it."""
+        """Return whether the key was present, and insert it."""
 
     def seen_many(self, keys: Keys, *, at: Times | None = None) -> npt.NDArray[np.bool_]:
-        """Tell for each key whether it was there just before it came, and insert it."""
+        """Insert keys in order; return for each whether it was present before."""
 
     def advance(self, at: Time | None = None) -> None:
-        """Forget what is too old at this time, without inserting anything."""
+        """Forget keys that are too old at this time, without inserting anything."""
 
 @final
 class ScoredKeys:

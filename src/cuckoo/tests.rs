@@ -48,7 +48,7 @@ fn two_buckets_lead_to_each_other() {
 }
 
 #[test]
-fn slots_of_every_length_keep_what_is_written() {
+fn slots_of_every_length_keep_their_content() {
     fn check<W: Word>(bits: u32) {
         let slots = Slots::<W>::new(bits);
         let max = u32::MAX >> (32 - bits);
@@ -79,7 +79,7 @@ fn slots_of_every_length_keep_what_is_written() {
 }
 
 #[test]
-fn what_is_held_stands_for_its_fingerprints() {
+fn held_bits_stand_for_their_fingerprints() {
     for bits in 1..=9 {
         for kept in 1..=bits {
             let shape = Shape::new(1, 2, bits, 5).unwrap().truncated(kept).unwrap();
@@ -166,7 +166,7 @@ fn a_build_that_does_not_fit_is_refused() {
 }
 
 #[test]
-fn sizes_that_cannot_be() {
+fn invalid_sizes_are_refused() {
     for (chunks, buckets, bits, near) in [
         (0, 2, 8, 5),
         (1, 0, 8, 5),

@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn vectors_add_what_a_loop_adds(
+        fn vectors_add_like_a_loop(
             values in proptest::collection::vec(any::<i16>(), 1..=MAX_LEAVES),
             picks in proptest::collection::vec(any::<u8>(), BLOCK),
         ) {

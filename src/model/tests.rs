@@ -6,7 +6,7 @@ use crate::hash::{GOLDEN, mix13};
 use proptest::prelude::*;
 
 #[test]
-fn the_sigmoid_is_one() {
+fn sigmoid_matches_its_definition() {
     for i in -4000..=4000 {
         let x = f64::from(i) / 100.0;
         let exact = 1.0 / (1.0 + (-x).exp());
@@ -18,7 +18,7 @@ fn the_sigmoid_is_one() {
 
 proptest! {
     #[test]
-    fn grams_are_those_of_the_marked_text(
+    fn grams_match_their_definition(
         text in proptest::collection::vec(any::<u8>(), 0..700),
         shortest in 1u8..=8,
         more in 0u8..4,

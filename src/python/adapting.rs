@@ -135,7 +135,7 @@ impl Adapting {
         insert(self_.py(), shared, &hashes, remote)
     }
 
-    /// Take one insertion of the key back; KeyError if it is surely absent.
+    /// Remove one insertion of the key; KeyError if it is certainly absent.
     #[pyo3(signature = (key, remote=None))]
     fn remove(
         self_: &Bound<'_, Self>,
@@ -177,7 +177,7 @@ impl Adapting {
         Ok(moved[0])
     }
 
-    /// Remove one insertion of each key; return for each whether it was there: False is certain.
+    /// Remove one insertion of each key; return for each whether it may have been present.
     #[pyo3(signature = (keys, remote=None))]
     fn remove_many<'py>(
         self_: &Bound<'py, Self>,

@@ -6,7 +6,7 @@ use super::error::catch_damage;
 use super::handle::Handle;
 use super::keys::{self, Family, NotAKey, Secret, hash_object, hasher};
 use crate::distinct;
-use crate::error::{Error, Result as TamisResult, was_there};
+use crate::error::{Error, Result as TamisResult, was_present};
 use crate::hash::{Hash128, Hasher};
 use crate::kernel::Kernel;
 use crate::ordered::Ordered;
@@ -346,7 +346,7 @@ pub fn remove<'py>(
     kernel: &dyn Kernel,
     hashes: &[Hash128],
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    let removals = || hashes.iter().map(|hash| was_there(kernel.remove(*hash))).collect();
+    let removals = || hashes.iter().map(|hash| was_present(kernel.remove(*hash))).collect();
     let removed: TamisResult<Vec<bool>> = py.detach(|| catch_damage(removals))?;
     Ok(PyArray1::from_vec(py, removed?))
 }

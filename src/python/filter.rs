@@ -254,7 +254,7 @@ impl Deleting {
         Inserting::new(handle).add_subclass(Deleting)
     }
 
-    /// Take one insertion of the key back; KeyError if it is surely absent.
+    /// Remove one insertion of the key; KeyError if it is certainly absent.
     fn remove(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().as_super().as_super().get();
         let hash = filter.hash(key)?;
@@ -264,7 +264,7 @@ impl Deleting {
         }
     }
 
-    /// Remove one insertion of each key; return for each whether it was there: False is certain.
+    /// Remove one insertion of each key; return for each whether it may have been present.
     fn remove_many<'py>(
         self_: &Bound<'py, Self>,
         keys: &Bound<'py, PyAny>,

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A `planning.stable.groups.Group`: the size of its filter or, without one, its constant answer,
 /// and the fractions of absent keys and members.
 #[derive(FromPyObject)]
-struct Planned {
+struct PlannedGroup {
     size: Option<Size>,
     answer: bool,
     nonmembers: f64,
@@ -84,15 +84,15 @@ impl StableLearned {
     fn _empty(
         model: Option<&Handle>,
         borders: Vec<f32>,
-        groups: Vec<Planned>,
+        groups: Vec<PlannedGroup>,
         independent: bool,
         capacity: u64,
         #[pyo3(from_py_with = keys::seed)] seed: u64,
         #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Handle> {
         let hasher = hasher(seed, key)?;
-        let group = |(j, planned): (usize, Planned)| {
-            let Planned { size, answer, nonmembers, members } = planned;
+        let group = |(j, planned): (usize, PlannedGroup)| {
+            let PlannedGroup { size, answer, nonmembers, members } = planned;
             let filter = match size {
                 Some(size) => {
                     let seed = hasher.tag().wrapping_add(j as u64);

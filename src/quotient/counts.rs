@@ -123,8 +123,8 @@ pub(super) fn encoded_slot(remainder: u64, count: u64, remainder_bits: u32, inde
 mod tests {
     use super::*;
 
-    /// Every sequence of up to 8 slots that decodes to increasing groups is what these groups
-    /// encode to: no two multisets share an encoding and no multiset has two.
+    /// Every sequence of up to 8 slots that decodes to increasing groups is their encoding: no two
+    /// multisets share an encoding and no multiset has two.
     #[test]
     fn encodings_are_unique() {
         for (bits, longest) in [(1u32, 10u32), (2, 8), (3, 6)] {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_come_back_whatever_follows() {
+    fn counts_round_trip() {
         for bits in [2u32, 3, 8, 33, 56] {
             let top = (1u64 << bits) - 1;
             for shift in 0..64 {

@@ -17,9 +17,9 @@
 //! number, and so does α. The caller limits the load; the kernel takes insertions at any load, ever
 //! slower above 95% of `Q`, where clusters grow as `1/(1 − load)²`.
 //!
-//! In reading order: `table.rs` (blocks and slots), `find.rs` (runs), `shift.rs` (making and taking
-//! slots), `counts.rs` (what a run means), this file (query, insert, remove), `build.rs` (from
-//! sorted fingerprints; grow, truncate, merge), `open.rs` (bytes from outside), `capacity.rs`
+//! In reading order: `table.rs` (blocks and slots), `find.rs` (runs), `shift.rs` (adding and removing
+//! slots), `counts.rs` (the meaning of a run), this file (query, insert, remove), `build.rs` (from
+//! sorted fingerprints; grow, truncate, merge), `open.rs` (untrusted bytes), `capacity.rs`
 //! (when it is full), `growing.rs` (threads, and doubling when full).
 
 mod build;

@@ -223,7 +223,7 @@ fn long_clusters_keep_their_place() {
 
 /// The ranges that insert_slot and remove_slot return describe how the slots moved.
 #[test]
-fn moved_ranges_are_what_moved() {
+fn moved_ranges_match_the_moves() {
     let mut random = Random(5);
     for quotients in [1, 60, 300] {
         let mut table = Table::new(quotients, 24).unwrap();

@@ -21,7 +21,7 @@ fn check(levels: &[u64], equations: &[Equation], bits: u32) -> Solution {
 }
 
 #[test]
-fn hashes_that_share_a_half_are_told_apart() {
+fn hashes_that_share_a_half_are_separated() {
     for n in [2, 100, 600] {
         check(&[], &equations((0..n).map(|i| Hash128 { hi: mix13(i), lo: 7 }), 20), 20);
         check(&[], &equations((0..n).map(|i| Hash128 { hi: 7, lo: mix13(i) }), 20), 20);
@@ -36,7 +36,7 @@ fn hashes_in_one_place_are_bumped() {
 }
 
 #[test]
-fn levels_of_any_size_take_what_fits() {
+fn levels_of_any_size_take_equations_that_fit() {
     let hasher = Hasher::seeded(3);
     let all = equations((0..5000).map(|i| hasher.signed(i)), 3);
     for levels in [&[128][..], &[128, 128, 128], &[4992], &[10_048], &[4672, 320], &[4992, 6400]] {
@@ -71,7 +71,7 @@ fn rows_of_both_widths_solve_the_same_equations() {
 }
 
 #[test]
-fn what_was_added_last_can_be_taken_back() {
+fn the_last_equation_can_be_removed() {
     let mut system = System::<u64>::new(128).unwrap();
     assert_eq!(system.add(0, 0b11, 1), Added::At(0));
     assert_eq!(system.add(0, 0b101, 0), Added::At(1));
@@ -82,7 +82,7 @@ fn what_was_added_last_can_be_taken_back() {
 }
 
 #[test]
-fn shapes_that_cannot_be() {
+fn invalid_shapes_are_refused() {
     let of = |columns, share, levels: &[u64], last, extra| {
         let sizes = Sizes { columns, share, levels, last, extra, ..Sizes::default() };
         shape::Shape::new(Layout::Columns, sizes)

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mark_comes_back() {
+    fn every_selector_round_trips() {
         let mut random = 1;
         let mut next = || {
             random = mix13(random + 1);

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn matchings_are_as_large_as_can_be() {
+    fn matchings_are_maximum() {
         let mut random = 5;
         for _ in 0..400 {
             let edges: Vec<u64> = (0..6)

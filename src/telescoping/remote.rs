@@ -6,7 +6,7 @@
 use super::adapt::of_quotient;
 use super::shared::{Shared, full, without_remote};
 use super::{Stop, Telescoping};
-use crate::error::{Error, Result, was_there};
+use crate::error::{Error, Result, was_present};
 use crate::hash::Hash128;
 use crate::kernel::Kernel;
 use crate::quotient::capacity;
@@ -242,12 +242,12 @@ impl Shared {
                 stored.extend(later.filter(|hash| table.split(**hash).0 == quotient));
                 match inner.filter.remove_known(hashes[index], &stored) {
                     Err(Stop::Full(_)) => left.push(index),
-                    other => removed[index] = was_there(without_remote(other))?,
+                    other => removed[index] = was_present(without_remote(other))?,
                 }
             }
             drop(inner);
             for index in left {
-                removed[index] = was_there(self.remove_with(hashes[index], remote))?;
+                removed[index] = was_present(self.remove_with(hashes[index], remote))?;
             }
         }
         Ok(())

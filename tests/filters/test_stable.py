@@ -199,7 +199,7 @@ def test_counters_that_lie_are_refused():
     past = bytearray(content)
     past[24 + 5] |= 1  # a cell past the 70th
     for bad in (above, past):
-        with pytest.raises(tamis.FormatError, match="above its most, or past the end"):
+        with pytest.raises(tamis.FormatError, match="above the maximum, or past the end"):
             opened(bad)
 
 

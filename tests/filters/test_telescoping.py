@@ -102,8 +102,8 @@ def test_the_twin_reads_the_frame_and_answers_alike(cls, selectors):
         f = cls.build(range(n), fpr=fpr, selectors=selectors, seed=seed)
         for _ in range(3):
             ask(f, Hashes(range(n), seed=seed), np.arange(n, 4000))
-        kind, _, _, _, _, values, ((_, _, slots), (_, _, selectors)) = parts(f.to_bytes())
-        twin = Twin.from_frame(kind, values, slots, selectors)
+        kind, _, _, _, _, values, ((_, _, slots), (_, _, codes)) = parts(f.to_bytes())
+        twin = Twin.from_frame(kind, values, slots, codes)
         assert sum(map(len, twin.slots.values())) == n
         steps = Counter(slot[1] for run in twin.slots.values() for slot in run)
         assert [steps[i] for i in range(len(f.steps))] == f.steps.tolist()
