@@ -75,7 +75,7 @@ def test_rows_answer_as_the_signatures_alone_do():
         probes = (mix13((hi + j * lo) % 2**64) for j in range(segments))
         return [j * length + (probe * length >> 64) for j, probe in enumerate(probes)]
 
-    shapes = [planning.size(len(set(text.split())), 1e-4) for text in documents.values()]
+    shapes = [planning.filter_size(len(set(text.split())), 1e-4) for text in documents.values()]
     signatures = [
         {row for word in set(text.split()) for row in rows(word, *shape)}
         for text, shape in zip(documents.values(), shapes, strict=True)
@@ -124,7 +124,7 @@ def test_layouts_hold_every_document_once_and_those_with_most_segments_first():
     rng = np.random.default_rng(4)
     counts = rng.integers(0, 200, 3000)
     utility = rng.integers(0, 50, 3000).astype(float)
-    sizes = np.array([planning.size(int(count), 1e-4) for count in counts])
+    sizes = np.array([planning.filter_size(int(count), 1e-4) for count in counts])
     curve = Segmented(
         *(np.where(counts > 0, each, 0) for each in (sizes.prod(1), sizes[:, 1])), counts
     )
@@ -164,7 +164,7 @@ def test_no_exchange_of_segments_is_better():
     rng = np.random.default_rng(5)
     counts = np.maximum(rng.lognormal(4, 0.5, 20_000), 1).astype(np.int64)
     utility = rng.lognormal(0, 2, 20_000)
-    sizes = np.array([planning.size(int(count), 1e-4) for count in counts])
+    sizes = np.array([planning.filter_size(int(count), 1e-4) for count in counts])
     curve = Segmented(sizes.prod(1), sizes[:, 1], counts)
     for part in (0.1, 0.3, 0.7):
         budget = int(part * curve.bits.sum())

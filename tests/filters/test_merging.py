@@ -82,7 +82,7 @@ def test_collections_that_do_not_belong_together_are_refused():
     one = tamis.Collection.build({"a": [1]})
     with pytest.raises(ValueError, match="parts is empty"):
         tamis.Collection.merge()
-    with pytest.raises(ValueError, match="different names; 'a' is there twice"):
+    with pytest.raises(ValueError, match="different names; 'a' occurs twice"):
         tamis.Collection.merge(one, tamis.Collection.build({"a": [2]}))
     with pytest.raises(tamis.IncompatibleError, match="same seed or secret key"):
         tamis.Collection.merge(one, tamis.Collection.build({"b": [2]}, seed=1))

@@ -134,7 +134,7 @@ def test_columns_of_ribbons_are_as_good_as_their_neighbours():
         budget = int(share * total)
         plan = tamis.plan_collection(keys, utility, budget=budget, kind="ribbon")
         assert budget - slots.max() < plan.bits <= budget
-        rest = curve.check_int(plan.kept)[1]
+        rest = curve.whole_columns(plan.kept)[1]
         assert (rest > 0).sum() <= 1
         # All columns by gain per bit, the last one cut as if any part of it helped: a lower bound,
         # which one column less reaches.

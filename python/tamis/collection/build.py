@@ -17,6 +17,7 @@ from tamis.collection.allocation_inputs import AllocationInputs
 from tamis.collection.kind_choice import choose_for
 from tamis.collection.memory import Memory
 from tamis.collection.merge import merge_filters
+from tamis.collection.origin import Origin
 from tamis.collection.prefix_allocation import plan_prefixes
 from tamis.collection.runs import NamedKeys, Runs
 from tamis.collection.runs_file import has_runs
@@ -53,16 +54,16 @@ def build_memory(
     filters = storage.create_filters(path, seed, key, filesystem=filesystem)
     cost = duration("miss_cost", miss_cost)
     size = None if budget is None else parse_budget(budget)
-    parts, reason, near = _check_parts(parts), None, None
+    parts, reason = _check_parts(parts), None
     if kind == "auto" and size is not None and parts == 1:
         cost = TAIL_READ if hybrid else cost
         sets, choice = choose_for(sets, utility, size, fpr, cost, seed, key)
-        kind, reason, near = choice
+        kind, reason = choice
     storage.add_sets(filters, sets, kind, fpr, key)
     ones = np.ones(len(filters), np.float32)
     inputs = AllocationInputs(ones, Accesses(), parts=parts, unsaved=True)
     inputs = inputs.read(utility, present, Names(filters), hybrid=hybrid)
-    return _save_and_load(filters, inputs, size, path, key, filesystem, near), reason
+    return _save_and_load(filters, inputs, size, path, key, filesystem), reason
 
 
 def merge_memory(
@@ -86,10 +87,9 @@ def _save_and_load(
     path: FilePath | None,
     key: bytes | None,
     filesystem: Any,
-    near: float | None = None,
 ) -> Memory:
     """Write new filters to a file and load prefixes from it; a bad budget writes nothing."""
-    plan = plan_prefixes(filters, inputs, budget, near=near)
+    plan = plan_prefixes(filters, inputs, budget)
     filters = storage.save_and_reopen(path, filters, inputs.weights, key, filesystem)
     return Memory.load(filters, inputs, plan)
 
@@ -109,8 +109,8 @@ def open_memory(
     filesystem: Any,
     cache: int | str,
     key: bytes | None,
-) -> tuple[Memory, AllocationInputs]:
-    """Open the full filters in a file, and load prefixes; also return the inputs in the file."""
+) -> tuple[Memory, Origin | None]:
+    """Open the full filters in a file, and load prefixes; also return where they are."""
     filters, utilities = storage.open_filters(
         path,
         key,
@@ -122,13 +122,17 @@ def open_memory(
     saved = AllocationInputs(
         as_weights(utilities), Accesses(), parts=_check_parts(parts), salvage=salvage
     )
+    origin = Origin.of(
+        path, filters, saved.weights, filesystem=filesystem, cache=cache, offset=offset,
+        length=length,
+    )  # fmt: skip
     size = None if budget is None else parse_budget(budget)
     with storage.path_in_errors(path):
         if not allocate:
             inputs = saved.read(None, present, Names(filters), hybrid=hybrid)
-            return Memory.empty(filters, inputs), saved
+            return Memory.empty(filters, inputs), origin
         inputs = saved.read(utility, present, Names(filters), hybrid=hybrid)
-        return Memory.load(filters, inputs, plan_prefixes(filters, inputs, size)), saved
+        return Memory.load(filters, inputs, plan_prefixes(filters, inputs, size)), origin
 
 
 def build_runs(

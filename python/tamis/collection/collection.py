@@ -14,15 +14,8 @@ from tamis._checks import check_int, check_number, check_parts
 from tamis._objects import storage_of
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath, Key, Keys
-from tamis.collection import storage
+from tamis.collection import build, storage
 from tamis.collection.allocation_inputs import AllocationInputs
-from tamis.collection.build import (
-    build_memory,
-    build_runs,
-    merge_memory,
-    open_memory,
-    open_runs,
-)
 from tamis.collection.description import Description
 from tamis.collection.memory import Memory
 from tamis.collection.origin import Origin, reduce_collection
@@ -134,23 +127,23 @@ class Collection(Description):
 
         ``sets`` maps names to keys; an iterator is consumed one set at a time. ``budget`` is in
         bytes, or as "64MB" (10⁶ bytes), and counts prefixes, sizes and weights; None loads the full
-        filters. ``fpr`` is the false-positive rate of the full filters, which are saved to
-        ``path``, which may be a URL such as "s3://bucket/key", opened with ``storage_options``, or
-        a path in a ``filesystem`` of fsspec or pyarrow; without a path, to a temporary file.
-        ``parts`` consecutive sets belong together, such as the columns of a row group: set i is in
-        part i modulo ``parts``, and a query searches one part.
+        filters. ``fpr`` is the false-positive rate of the full filters. They are saved to ``path``:
+        a file, a URL such as "s3://bucket/key", opened with ``storage_options``, or a path in a
+        ``filesystem`` of fsspec or pyarrow (default: a temporary file). ``parts`` consecutive sets
+        belong together, such as the columns of a row group: set i is in part i modulo ``parts``,
+        and a query searches one part.
 
-        ``kind="auto"`` chooses between ribbons and filters by rows (kind "sliced") by the rate that
-        each has within the budget and the time of a lookup; ``miss_cost`` is the cost of a false
-        positive, in seconds or as "1ms", and `chosen` says why.
+        ``kind="auto"`` chooses ribbons or bit-sliced filters (kind "sliced") by their rates within
+        the budget and the time of a lookup. ``miss_cost`` is the cost of a false positive, in
+        seconds or as "1ms". `chosen` says why.
 
         In ``hybrid`` mode (default: with a local ``path``), if a prefix returns maybe, the rest of
-        the filter is checked in the file. Prefixes return maybe for every key of their set, so
-        ``present``, the share of present keys among the queries of each set, changes which filters
-        should be whole in memory: reads are minimized.
+        the filter is checked in the file. A prefix returns maybe for every key of its set, so the
+        allocation also depends on ``present``, the share of present keys among the queries of each
+        set, and minimizes reads.
 
-        ``kind="stacked"`` is for few large sets that are all asked for the same keys, such as the
-        runs of an LSM-tree, and returns `Runs`; ``workload`` says which absent keys those are.
+        ``kind="stacked"`` is for few large sets that get the same queries, such as the runs of an
+        LSM-tree, and returns `Runs`; ``workload`` has the known absent keys.
 
         >>> sets = ((f"day {i}", range(1000 * i, 1000 * i + 1000)) for i in range(30))
         >>> c = Collection.build(sets, budget="20kB", utility=np.arange(30))
@@ -159,7 +152,7 @@ class Collection(Description):
         """
         filesystem = storage_of(filesystem, storage_options)
         if kind == "stacked":
-            return build_runs(
+            return build.build_runs(
                 sets, budget=budget, workload=workload, utility=utility, fpr=fpr, path=path,
                 filesystem=filesystem, hybrid=hybrid, parts=parts, present=present, seed=seed,
                 key=key,
@@ -167,7 +160,7 @@ class Collection(Description):
         if workload is not None:
             raise ValueError(f"workload needs kind 'stacked', not {kind!r}")
         hybrid = storage.is_local(path, filesystem) if hybrid is None else hybrid
-        memory, chosen = build_memory(
+        memory, chosen = build.build_memory(
             sets, utility, present, budget=budget, kind=kind, fpr=fpr, path=path,
             filesystem=filesystem, hybrid=hybrid, miss_cost=miss_cost, parts=parts, seed=seed,
             key=key,
@@ -186,11 +179,11 @@ class Collection(Description):
         hybrid: bool | None = None,
         key: bytes | None = None,
     ) -> Self:
-        """Merge collections of different sets, such as those built by several processes.
+        """Merge collections of different sets, for example built by several processes.
 
-        The full filters are copied; sets come in the order of their names, so that the result has
-        the same bytes however they were divided. Names must differ, and seeds or secret keys agree;
-        ``key`` is the secret key. The parts keep their utilities. See `build` for the others.
+        The full filters are copied, and sets are sorted by name, so that the result does not depend
+        on how they were divided. Names must differ, and seeds or secret keys agree; ``key`` is the
+        secret key. Utilities are kept. See `build` for the other arguments.
 
         >>> parts = [Collection.build({name: [name]}) for name in "ba"]
         >>> Collection.merge(*parts).candidates("a")
@@ -198,7 +191,7 @@ class Collection(Description):
         """
         filesystem = storage_of(filesystem, storage_options)
         check_parts(parts, Collection, "a collection")
-        memory = merge_memory(parts, budget=budget, path=path, filesystem=filesystem, key=key)
+        memory = build.merge_memory(parts, budget=budget, path=path, filesystem=filesystem, key=key)
         hybrid = storage.is_local(path, filesystem) if hybrid is None else hybrid
         origin = Origin.of(path, memory.filters, memory.inputs.weights, filesystem=filesystem)
         return cls(memory, hybrid=hybrid, origin=origin)
@@ -225,37 +218,34 @@ class Collection(Description):
     ) -> Self:
         """Open a file written by `build` or `save` and load prefixes that fit the budget.
 
-        Everything that is read is checked; damage raises `FormatError`. A file of kind "stacked"
-        opens as `Runs`, with this ``workload``.
+        Everything that is read is checked; damage raises `FormatError`. With ``salvage``, damaged
+        filters return maybe for every key instead, and are listed in `damaged`. A file of kind
+        "stacked" opens as `Runs`, with this ``workload``.
 
-        With ``salvage``, damaged filters return maybe for every key instead, and are listed in
-        `damaged`. ``utility`` defaults to the utilities in the file. ``hybrid`` and ``present`` are
-        as in `build`; hybrid mode is the default for a file on this machine, except with
-        ``salvage``. ``offset`` and ``length`` say where the collection is in a file with other
-        content. With ``allocate=False`` no bits are loaded: all filters return maybe until
-        `allocate` is called.
+        ``utility`` defaults to the utilities in the file. ``hybrid`` and ``present`` are as in
+        `build`; hybrid mode is the default for a file on this machine, except with ``salvage``.
+        ``offset`` and ``length`` say where the collection is in a file with other content. With
+        ``allocate=False`` no bits are loaded: all filters return maybe until `allocate` is called.
 
         ``path`` may be a URL, opened with ``storage_options``, or a path in a ``filesystem`` of
-        fsspec or pyarrow. Of an object, only the parts that are needed are read; ``cache`` limits
-        the bytes of it that are cached on disk.
+        fsspec or pyarrow. Only the parts of an object that are needed are read; ``cache`` limits
+        how many of its bytes are cached on disk.
         """
         filesystem = storage_of(filesystem, storage_options)
         local = storage.is_local(path, filesystem)
         if local and not offset:
-            runs: Any = open_runs(path, budget=budget, utility=utility, workload=workload, key=key)
+            runs: Any = build.open_runs(
+                path, budget=budget, utility=utility, workload=workload, key=key
+            )
             if runs is not None:
                 return runs  # type: ignore[no-any-return]
         if workload is not None:
-            raise ValueError("workload must not be given for a file of other kinds than 'stacked'")
+            raise ValueError("workload must only be given for a file of kind 'stacked'")
         hybrid = local and not salvage if hybrid is None else hybrid
-        memory, saved = open_memory(
+        memory, origin = build.open_memory(
             path, utility, present, budget=budget, hybrid=hybrid, parts=parts, salvage=salvage,
             allocate=allocate, offset=offset, length=length, filesystem=filesystem, cache=cache,
             key=key,
-        )  # fmt: skip
-        origin = Origin.of(
-            path, memory.filters, saved.weights, filesystem=filesystem, cache=cache,
-            offset=offset, length=length,
         )  # fmt: skip
         return cls(memory, hybrid=hybrid, origin=origin)
 
@@ -281,7 +271,7 @@ class Collection(Description):
         self._origin = Origin.of(path, filters, weights, filesystem=filesystem)
 
     def write(self, descriptor: int) -> None:
-        """Write the same as `save` to an open file, which may get more content after it."""
+        """Write the content of `save` to an open file, at its position."""
         descriptor = check_int("descriptor", descriptor, 2**31 - 1)
         memory = self._memory
         memory.filters.write(descriptor, memory.inputs.utility)

@@ -83,12 +83,10 @@ def plan_prefixes(
     method: Method = "optimal",
     *,
     growing: bool = False,
-    near: float | None = None,
 ) -> Allocation:
     """Return how many bits of each filter to load within a budget in bytes.
 
-    If bit-sliced filters are ``growing``, some memory is left for the next sets. If the price of a
-    similar plan is known, the search starts ``near`` it.
+    If bit-sliced filters are ``growing``, some memory is left for the next sets.
     """
     what = f"{len(filters)} filters"
     if isinstance(budget, tuple):
@@ -110,7 +108,7 @@ def plan_prefixes(
     if budget is None:
         return Allocation(curve.bits, None, method)
     bits = filter_bits(budget, sizes.overhead + inputs.own_bytes(filters), what)
-    kept, price = _allocated(curve, inputs.utility, inputs.shares, bits, method, near)
+    kept, price = _allocated(curve, inputs.utility, inputs.shares, bits, method)
     return Allocation(kept, budget, method, price)
 
 
@@ -130,18 +128,13 @@ def _plan_parts(
 
 
 def _allocated(
-    curve: Mixed,
-    utility: Floats,
-    present: Floats | None,
-    bits: int,
-    method: Method,
-    near: float | None = None,
+    curve: Mixed, utility: Floats, present: Floats | None, bits: int, method: Method
 ) -> tuple[Ints, float | None]:
     """Return the bits to keep of each filter, and the price of a bit if there is one."""
     if method != "optimal":
         return allocate(method, curve, utility, bits), None
     if present is None:
-        return optimal_price(curve, utility, bits, near)
+        return optimal_price(curve, utility, bits)
     return optimal_reads(curve, utility, present, bits)
 
 

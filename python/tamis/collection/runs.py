@@ -113,7 +113,7 @@ class Runs:
         save_whole(path, self.write)
 
     def write(self, descriptor: int) -> None:
-        """Write the same as `save` to an open file."""
+        """Write the content of `save` to an open file, at its position."""
         descriptor = check_int("descriptor", descriptor, 2**31 - 1)
         write_runs(descriptor, self._content)
 

@@ -88,7 +88,7 @@ def pickled(index: SkippingIndex) -> tuple[Any, ...]:
     state, location, file_set = index._state, index._location, index._state.file_set
     if location is None or index._rewrite:
         raise TypeError(
-            "an index can be pickled only as it is in a file, because the pickle has its path: "
+            "an index must be saved before it is pickled, because the pickle only has its path: "
             "build it with a path, or call refresh() if it is damaged"
         )
     check_picklable(location.filesystem, "an index")

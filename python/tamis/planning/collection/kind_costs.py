@@ -20,7 +20,7 @@ from tamis._checks import check_number
 from tamis._format import format_duration, format_rate
 from tamis.planning.collection.allocation import best_curves, weighted_rate
 from tamis.planning.collection.curves import Floats, Ints, Segmented
-from tamis.planning.collection.prices import optimal_price
+from tamis.planning.collection.prices import optimal
 from tamis.planning.collection.sliced import MIN_SETS, filter_size, plan_segments
 
 PROBE, SLICED_PROBE, SLICED_LOOKUP = 40e-9, 0.5e-9, 1.5e-6
@@ -39,8 +39,6 @@ class KindChoice(NamedTuple):
 
     kind: Literal["auto", "sliced"]
     reason: str
-    price: float | None = None
-    """The logarithm of the price of a bit, where the search for an exact plan starts."""
 
 
 def choose_kind(
@@ -63,8 +61,7 @@ def choose_kind(
         return KindChoice("auto", f"ribbons, since {few}")
     bits = [max(0, 8 * (budget - each * len(keys))) for each in (OVERHEAD, SLICED_OVERHEAD)]
     _, curve = best_curves(keys, utility, fpr, bits[0])
-    kept, price = optimal_price(curve, utility, bits[0])
-    separate = weighted_rate(utility, curve.rate(kept))
+    separate = weighted_rate(utility, curve.rate(optimal(curve, utility, bits[0])))
     by_rows = _sliced_rate(keys, utility, bits[1], fpr)
     costs = [
         sets * (PROBE + separate * miss_cost),
@@ -79,7 +76,7 @@ def choose_kind(
     cost = f"in total if a false positive costs {format_duration(miss_cost)}"
     if costs[1] < costs[0]:
         return KindChoice("sliced", f"filters by rows: {both}, which costs less {cost}")
-    return KindChoice("auto", f"ribbons: {both}, which costs more {cost}", price)
+    return KindChoice("auto", f"ribbons: {both}, which costs more {cost}")
 
 
 def _sliced_rate(keys: Ints, utility: Floats, bits: int, fpr: float) -> float:
