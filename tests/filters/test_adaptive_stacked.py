@@ -113,13 +113,15 @@ def test_the_rate_of_known_negatives_in_a_coarse_stack(kind):
     # A first layer of these keys in place of the tiny one; then each layer of negatives is to
     # know all that come to it.
     first, without_limit = layer(2 * n, 2 * n), 10**9
-    f._scanned(_version(f), first, remote, 0.0, layer(trials / 4), without_limit, f.plan.to_json())
+    f._fill_from_scan(
+        _version(f), first, remote, 0.0, layer(trials / 4), without_limit, f.plan.to_json()
+    )
     coming = 2 * n
     while len(f.layers) < 5:
         f._observe(known)
         coming *= f.collecting.rate
         negatives = layer(f.collecting.items / 5)
-        f._scanned(_version(f), layer(coming), remote, 0.5, negatives, without_limit)
+        f._fill_from_scan(_version(f), layer(coming), remote, 0.5, negatives, without_limit)
     assert within_noise(f.contains(known).mean(), f.known_fpr, trials)
     for most in range(n + n // 4, 2 * n + 1, n // 4):
         f.update(np.arange(most - n // 4, most))
@@ -432,7 +434,7 @@ class Against(RuleBasedStateMachine):
         first = _quotient(128, 2, 100) if self.f.deletes else _bloom(300, 100)
         plan = self.f.plan.to_json()
         filling = _bloom(60, 0)
-        self.f._scanned(version, first, self.remote, 0.0, filling, 6, plan)
+        self.f._fill_from_scan(version, first, self.remote, 0.0, filling, 6, plan)
         assert len(self.f.layers) == 1
 
     @rule(how=st.sampled_from(["bytes", "copy"]))
@@ -555,7 +557,7 @@ def test_a_layer_without_room_is_given_up():
     assert len(f.layers) == 3
     keys = np.arange(10**6, 10**6 + 20_000)
     first = _quotient(1024, 8, 900)
-    f._scanned(_version(f), first, remote, 0.0, _quotient(64, 1, 30), 5, f.plan.to_json())
+    f._fill_from_scan(_version(f), first, remote, 0.0, _quotient(64, 1, 30), 5, f.plan.to_json())
     f.adapt_many(np.arange(10**5, 10**5 + 800_000), remote)
     assert len(f.layers) == 3
     with pytest.warns(tamis.CapacityWarning):

@@ -274,7 +274,7 @@ class Learning:
 
     def scan(self, *arguments):
         first, *rest = arguments
-        self.f._scanned(self.f._state.version, first, Hashes(self.held), *rest)
+        self.f._fill_from_scan(self.f._state.version, first, Hashes(self.held), *rest)
 
     def insert(self):
         some = np.arange(self.held.max() + 1, self.held.max() + 2001)
