@@ -120,10 +120,10 @@ MISTAKES = {
         TypeError,
         "filter must be a Windowed or StableBloom filter, not <tamis.Bloom",
     ),
-    "a number as the key of a record": (
-        lambda: tamis.dedup([("a", 1)], window=5, key=0),
+    "a fraction as the key of a record": (
+        lambda: tamis.dedup([("a", 1)], window=5, key=0.5),
         TypeError,
-        "key must be the name of a column or a function, not 0",
+        "key must be a column, a list of columns or a function, not 0.5",
     ),
     "one shard": (
         lambda: tamis.Sharded.join(5),
