@@ -626,7 +626,7 @@ def test_damaged_plans_are_refused():
 
 
 def test_damaged_samples_are_refused():
-    f = tiny("bloom", keys=range(100), room=50)
+    f = tiny("bloom", keys=range(100), capacity=50)
     f.adapt_many(range(200, 400), Hashes(range(100)))
     *head, sections = parts(f.to_bytes())
     at = len(sections) - 2

@@ -22,7 +22,7 @@ FILTERS = {
     "cuckoo": lambda: tamis.Cuckoo(capacity=2000, fpr=2**-4),
     "telescoping": lambda: tamis.Telescoping(capacity=50, fpr=2**-4, seed=random.getrandbits(64)),
     "bloom": lambda: tamis.Bloom(capacity=1000, fpr=0.05),
-    "stack": lambda: tiny("quotient", room=3),
+    "stack": lambda: tiny("quotient", capacity=3),
 }
 
 

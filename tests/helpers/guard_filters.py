@@ -21,4 +21,4 @@ def adaptive_cuckoo():
 
 def adaptive_stacked():
     """So coarse that it has many false positives, and so small that it soon grows."""
-    return tiny("quotient", room=5, seed=3)
+    return tiny("quotient", capacity=5, seed=3)

@@ -126,11 +126,11 @@ class Prefixes:
         return [a << 64 | b for a, b in words]
 
 
-def tiny(kind, depth=5, fine=2, room=30, seed=0, keys=()):
+def tiny(kind, depth=5, fine=2, capacity=30, seed=0, keys=()):
     """An adaptive stack of layers so small that everything collides; it grows by a few mistakes."""
     stores = ("keys", "negatives")
     layers = tuple(
-        Layer(kind, stores[i % 2], 2.0**-fine, room, 3 * room, fine, KINDS[kind].layout)
+        Layer(kind, stores[i % 2], 2.0**-fine, capacity, 3 * capacity, fine, KINDS[kind].layout)
         for i in range(depth)
     )
     nothing = dict.fromkeys(("expected_fpr", "fpr_bound", "bits_per_key", "expected_checks"), 0.0)

@@ -434,7 +434,7 @@ CALLS = {
         "unseen counts costs",
     ),
     "Workload.from_batches": (
-        lambda **a: tamis.Workload.from_batches([[1, 2]], **a), {"room": 1000}, "room",
+        lambda **a: tamis.Workload.from_batches([[1, 2]], **a), {"max_distinct": 1000}, "max_distinct",
     ),
     "Workload.head": (
         lambda **a: tamis.Workload.from_counts([1, 2], [2, 1]).head(**a), {"n": 1}, "n",
@@ -538,7 +538,7 @@ SHARED = {"fpr", "bits_per_key", "seed"}
 INTERNAL = {
     "AsyncGuard.serve": {"port"},  # as in `Guard.serve`
     "Advice.measure": {"keys"},  # as in `advise`
-    "Collection.open": {"length"},  # of a frame within a file
+    "Collection.open": {"length", "offset"},  # of a frame within a file
     "Collection.write": {"descriptor"},
     "Layer.bits_for": {"items"},
     "Layer.size": {"items"},

@@ -68,7 +68,7 @@ def a_long_batch_is_all_or_nothing(case: FilterCase) -> None:
             f.update(batch)
         assert len(f) == 1000
         assert (f.contains(asked) == held).all()
-    f.update(more[:7000])  # all room is free again
+    f.update(more[:7000])  # all slots are free again
     for key in range(1000):
         f.remove(key)
     assert len(f) == 7000
