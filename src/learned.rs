@@ -12,7 +12,7 @@
 //!
 //! Two regions, the upper one *all*, are Kraska et al.'s learned Bloom filter (2018); with a filter
 //! in front it is Mitzenmacher's sandwich (2018); any number of regions are Vaidya et al.'s
-//! partitions (2021). `planning/learned.py` chooses among them.
+//! partitions (2021). `planning/learned_bloom.py` chooses among them.
 //!
 //! The filter in front sees remixed hashes, so its false positives are independent of the others'.
 

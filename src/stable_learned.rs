@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Two groups of which the upper one answers "yes" are the paper's s-SLBF, any others its g-SLBF;
-//! `planning/stable/groups.py` chooses them. Groups share nothing, so a batch may be inserted group
+//! `planning/stable_learned/groups.py` chooses them. Groups share nothing, so a batch may be inserted group
 //! by group, each in the order of the stream, with the same result as key by key.
 //!
 //! The insertions of each group are counted, to be compared with the plan (q_j), and so are queries

@@ -19,7 +19,7 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 fs = pytest.importorskip("pyarrow.fs")
 
-from test_parquet import build, flipped, full_scan, users  # noqa: E402
+from lakes import build, flipped, full_scan, users  # noqa: E402
 
 from tamis.parquet import RowGroup, SkippingIndex, manifest  # noqa: E402
 

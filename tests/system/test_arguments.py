@@ -434,7 +434,9 @@ CALLS = {
         "unseen counts costs",
     ),
     "Workload.from_batches": (
-        lambda **a: tamis.Workload.from_batches([[1, 2]], **a), {"max_distinct": 1000}, "max_distinct",
+        lambda **a: tamis.Workload.from_batches([[1, 2]], **a),
+        {"max_distinct": 1000},
+        "max_distinct",
     ),
     "Workload.head": (
         lambda **a: tamis.Workload.from_counts([1, 2], [2, 1]).head(**a), {"n": 1}, "n",
