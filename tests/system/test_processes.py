@@ -185,13 +185,13 @@ def test_a_child_queries_an_index_that_its_parent_updates(tmp_path):
     locked, done = threading.Event(), threading.Event()
 
     def hold():
-        with ix._updating, ix._lock, ix._footers._lock:
+        with ix._updating, ix._usage._lock, ix._footers._lock:
             locked.set()
             done.wait()
 
-    holding = threading.Thread(target=hold)
+    holding = threading.Thread(target=hold, daemon=True)
     holding.start()
-    locked.wait()
+    assert locked.wait(20)
 
     def query():
         return ix.scan({"n": 5}).num_rows == 1 and ix.refresh() == 0
