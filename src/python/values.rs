@@ -142,7 +142,7 @@ enum Kind {
     Months(i128),
     Days(i128),
     Nanoseconds(i128),
-    /// So many make a nanosecond.
+    /// This many make a nanosecond.
     Fractions(i128),
     /// A datetime64 without a unit, which can only be NaT.
     Unknown,

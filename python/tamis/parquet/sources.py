@@ -60,7 +60,7 @@ class Stamp:
 
     @property
     def settled(self) -> bool:
-        """Whether a later change would show: times are coarse."""
+        """Whether a later change would change the stamp; a recent time is too coarse for that."""
         if self.tag is not None:
             return True
         if self.time == 0:

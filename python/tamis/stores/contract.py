@@ -138,7 +138,7 @@ class Store(Protocol):
     def lease(self, owner: str, seconds: float) -> bool:
         """Take or renew the lease for this many seconds; return `False` if another owner has it.
 
-        A store that has other reasons may say so in an attribute ``lease_refusal``.
+        A store that refuses for another reason may explain it in an attribute ``lease_refusal``.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The contract of filters that change: insertions, removals, merges, and threads beside them."""
+"""The contract of filters that change: insertions, removals, merges, and concurrent threads."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ least (1 − ψ)·accepted, and the bits only grow. Hence these bounds:
   keys. For n keys and m negatives, and an acceptance of a share ε of everything, this takes at
   least n·log2(1/ε) + m·d(φ‖ε) bits, d being the relative entropy; the least is at
   ε = (n + φ·m)/(n + m).
-* Checks only add up, so a prefix that takes more than are allowed is the end.
+* Each layer adds checks, so a prefix that takes more than are allowed is not extended.
 * If a layer of keys lets hardly any query pass, `SLACK` of the best rate so far, longer
   fingerprints in its place could not lower the rate by more than that.
 * A stack that lowers the best cost so far by less than `SLACK` of it is no improvement.
@@ -44,7 +44,7 @@ from tamis.planning.stacked.metrics import Checks
 from tamis.planning.stacked.sweep import Search
 
 MAX_LAYERS = 9
-"""The most layers of a stack."""
+"""Layers of a stack, at most."""
 
 SLACK = 1e-3
 """A stack that was skipped could be better than the best at that time by this fraction."""
@@ -202,7 +202,7 @@ class _Search:
         first = bisect_left(lengths, True, key=low_enough) if smallest else len(lengths) - 1
         if first < len(lengths):
             bits, rate = fingerprint_layer(self.kind, items, lengths[first])
-            self.ended(prefix, lengths[first], rate, prefix.bits + bits)
+            self.consider(prefix, lengths[first], rate, prefix.bits + bits)
 
     def predicted(self, prefix: _Prefix, rate: float) -> tuple[float, float, Checks]:
         """Return the rate, the bound and the checks of a prefix and a last layer of this rate."""
@@ -216,8 +216,8 @@ class _Search:
         expected = self.psi * prefix.negatives_pass * rate + (1 - self.psi) * bound
         return expected, bound, checks
 
-    def ended(self, prefix: _Prefix, length: int, rate: float, bits: int) -> None:
-        """Take a whole stack if it is the best that is allowed."""
+    def consider(self, prefix: _Prefix, length: int, rate: float, bits: int) -> None:
+        """Keep the stack of a prefix and a last layer if it is allowed and the best so far."""
         goal = self.goal
         expected, bound, checks = self.predicted(prefix, rate)
         if not goal.allowed(expected, bound, self.psi, checks, bits):
