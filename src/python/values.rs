@@ -1,4 +1,4 @@
-//! Dates, timestamps and decimals as Python, NumPy and pandas have them, one at a time.
+//! Dates, timestamps and decimals: single objects of Python, NumPy and pandas.
 
 use super::keys::{Family, NotAKey, described};
 use crate::key::{self, DAY, Plain, SECOND, days_since_1970, with_wide};

@@ -50,7 +50,7 @@ class Lookups(NamedTuple):
     accepted: dict[int, PlainKey]
     """The keys that the filter accepts, by their indices, as the store takes them."""
     counts: list[int]
-    """The write counts of the regions then."""
+    """The write counts of the regions at that time."""
 
     @property
     def distinct(self) -> list[PlainKey]:
@@ -143,7 +143,7 @@ class Guard:
                 "adaptations_per_second", adaptations_per_second, what, least=0
             )
         if not isinstance(name, str) or not name:
-            raise ValueError(f"name must be a string that is not empty, not {name!r}")
+            raise ValueError(f"name must be a non-empty string, not {name!r}")
         if not isinstance(snapshot, str | bytes | os.PathLike | None):
             raise TypeError(f"snapshot must be the path of a file, not {snapshot!r}")
         if share and snapshot is None:
