@@ -474,7 +474,7 @@ impl Item {
     }
 }
 
-/// A format that is refused, in words where they are known.
+/// A refused format, for an error message.
 fn described(format: &str) -> String {
     match format.trim_start_matches(['@', '=', '<', '>', '!']) {
         "?" => "bool".into(),

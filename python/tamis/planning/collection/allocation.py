@@ -257,7 +257,7 @@ def _counts(name: str, values: npt.ArrayLike) -> Ints:
 
 
 def utilities(utility: npt.ArrayLike | None, length: int, what: str = "filter") -> Floats:
-    """Return utilities as an array: one finite number from 0 on per filter (default: 1)."""
+    """Return utilities as an array: one finite, non-negative number per filter (default: 1)."""
     if utility is None:
         return np.ones(length)
     try:

@@ -121,7 +121,7 @@ def _fraction(
         found = _at(kind, goal, negatives, length)
         if found is None or found.bits <= goal.budget:
             return found
-        # A part of a column takes a few bits in itself.
+        # A fraction of a column takes a few bits of overhead.
         length -= (found.bits - goal.budget + 1) / column
     return None
 
@@ -134,7 +134,7 @@ def _at(kind: str, goal: Goal, negatives: int, length: float) -> _Fraction | Non
 
 
 def _highest_rate(goal: Goal, psi: float) -> float:
-    """The highest rate of the first layer with which a stack keeps to every constraint."""
+    """The highest rate of the first layer at which a stack meets every constraint."""
     needed = [1.0, 2 * goal.max_fpr_bound]
     if psi < 1:
         needed.append(2 * goal.fpr / (1 - psi))

@@ -259,7 +259,7 @@ class _Search:
         return kept[::-1] if self.goal.minimizes_bits else kept
 
     def dominated(self, reach: float, items: int, length: int) -> bool:
-        """Whether a longer fingerprint in a layer of negatives is as good for all but some keys."""
+        """Whether one more bit in a layer of negatives costs and changes less than the slack."""
         if length + 1 not in self.lengths:
             return False
         bits, rate = fingerprint_layer(self.kind, items, length)
@@ -297,7 +297,7 @@ class _Search:
     def hopeless(
         self, met: Checks, stored: float, keys_pass: float, accepted: float, bits: int
     ) -> bool:
-        """Whether the layers that must follow cannot fit, by information theory."""
+        """Whether the remaining layers cannot fit, by the information-theoretic bound above."""
         if not self.psi:
             return False
         share = (self.rate_limit(met) - (1 - self.psi) * accepted) / (self.psi * stored)
@@ -307,7 +307,7 @@ class _Search:
             return True
         keys, negatives = self.goal.keys * keys_pass, self.negatives * stored
         yes = (keys + share * negatives) / (keys + negatives)
-        if yes == 1:  # by rounding: next to the keys the negatives are too few to tell anything
+        if yes == 1:  # rounded: too few negatives compared with the keys for a bound
             return False
         entropy = share * math.log2(share / yes) + (1 - share) * math.log2((1 - share) / (1 - yes))
         return bits - keys * math.log2(yes) + negatives * entropy > self.limit
