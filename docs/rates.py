@@ -1,4 +1,4 @@
-"""A hook of MkDocs: each filter's page shows its rate by its size, beside Bloom and the bound.
+"""A hook of MkDocs: each filter's page plots its rate by its size, with Bloom and the lower bound.
 
     python docs/rates.py FOLDER
 

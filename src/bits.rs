@@ -19,7 +19,7 @@ pub const LINE: usize = 64;
 /// The memory is zeroed or mapped, never uninitialized, and stays in place until drop.
 ///
 /// A kernel shares it between threads in one of two ways. Either all of it is behind a lock, and
-/// readers and the writer use slices. Or readers run beside the writer: then both use only
+/// readers and the writer use slices. Or readers run concurrently with the writer: then both use only
 /// [`Buffer::words`] or [`Buffer::lines`], and take a slice only while the writer is locked out (to
 /// save or copy the filter); others may then still read atomically.
 pub struct Buffer {
@@ -112,7 +112,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// The complete 64-bit words, for kernels whose readers run beside one writer.
+    /// The complete 64-bit words, for kernels whose readers run concurrently with one writer.
     #[inline(always)]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: aligned to 64 bytes, and AtomicU64 has the layout of u64. Such kernels write to the
@@ -239,9 +239,9 @@ unsafe impl Zero for u64 {}
 // SAFETY: as above.
 unsafe impl Zero for Hash128 {}
 
-/// Zeros to build with, or [`Error::Memory`] if they cannot be allocated. They are not touched
-/// before they are used, and large ones are on huge pages if available: both were a third of the
-/// time of removing repetitions.
+/// A zeroed vector, or [`Error::Memory`] if it cannot be allocated. Its memory is not touched here,
+/// and is on huge pages if it is large and they are available: together, these save a third of the
+/// time to remove duplicate hashes.
 pub fn zeros<T: Zero>(len: usize) -> Result<Vec<T>> {
     let bytes = len.saturating_mul(size_of::<T>());
     let refused = || Error::Memory(format!("cannot allocate {bytes} bytes to build the filter"));
@@ -291,7 +291,7 @@ mod huge {
         fn munmap(start: *mut c_void, len: usize) -> c_int;
     }
 
-    /// Requests huge pages for the parts of a memory that can be one.
+    /// Requests huge pages for the aligned 2 MiB pieces of a memory range.
     pub fn prefer(start: *mut u8, bytes: usize) {
         let skipped = start.addr().next_multiple_of(PAGE) - start.addr();
         let whole = bytes.saturating_sub(skipped) / PAGE * PAGE;
@@ -302,9 +302,9 @@ mod huge {
         }
     }
 
-    /// Zeros that begin at a huge page, and the number of bytes mapped for them. The allocator
-    /// would begin anywhere, and might reuse memory on small pages: of shards of 3 MB only a third
-    /// was on huge pages.
+    /// Zeros that start on a huge page, and the number of bytes mapped for them. The allocator
+    /// aligns less, and may reuse memory on small pages: with it, only a third of the shards of 3 MB
+    /// were on huge pages.
     pub fn pages(len: usize) -> Option<(NonNull<u8>, usize)> {
         let mapped = len.checked_next_multiple_of(SMALL_PAGE)?;
         let all = mapped.checked_add(PAGE)?;
@@ -318,7 +318,7 @@ mod huge {
         let first = start.wrapping_add(before);
         for (unused, len) in [(start, before), (first.wrapping_add(mapped), PAGE - before)] {
             if len > 0 {
-                // SAFETY: pages of the mapping that nobody has seen.
+                // SAFETY: unused pages of the mapping just created.
                 unsafe { munmap(unused.cast(), len) };
             }
         }

@@ -24,7 +24,7 @@ from tamis.filters.windowed import Windowed
 Filter = Windowed | StableBloom
 Select = str | Callable[[Any], Any] | None
 KeySelect = Select | int | Sequence[str | int]
-"""What identifies a record; several columns are a tuple."""
+"""How to get the key of a record; several columns make a tuple."""
 
 _SAMPLED_KEYS = 4096
 """Keys that are tracked exactly to measure gaps: a few hundred kilobytes."""

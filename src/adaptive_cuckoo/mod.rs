@@ -10,7 +10,7 @@
 //!
 //! | kind      | d | b | the function of a slot                     | on a false positive the element   |
 //! |-----------|---|---|--------------------------------------------|-----------------------------------|
-//! | cyclic    | 4 | 1 | `s` bits beside the fingerprint            | takes its next function           |
+//! | cyclic    | 4 | 1 | `s` bits next to the fingerprint           | takes its next function           |
 //! | swapping  | 2 | 4 | the slot's place in its bin                | changes places within its bin     |
 //! | cuckooing | 4 | 1 | which of the key's bins it is in           | goes to another of its bins       |
 //!

@@ -159,7 +159,7 @@ impl Bloom {
         ones_of(self.bits.words())
     }
 
-    /// The number of set bits in a range of positions. Counted in one pass: beside a writer, the
+    /// The number of set bits in a range of positions. Counted in one pass: while a writer runs, the
     /// difference of two counts could be negative.
     fn ones_in(&self, range: Range<u64>) -> u64 {
         let words = self.bits.words();

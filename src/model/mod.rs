@@ -19,7 +19,7 @@
 //! * `grams.rs`: text to levels
 //! * `trees.rs`, `oblivious.rs`: levels to leaves
 //! * `leaves.rs`: leaves to sums
-//! * `frame.rs`: bytes to a model, believing nothing
+//! * `frame.rs`: bytes to a model, all of them validated
 
 mod frame;
 mod grams;

@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 /// One contiguous array of a column.
 pub struct ArrowPart {
     array: ArrayRef,
-    /// The hashes of a dictionary's values, where they are few beside the keys.
+    /// The hashes of a dictionary's values, if it has few values compared with the keys.
     dictionary: OnceLock<Option<Vec<Hash128>>>,
 }
 

@@ -117,7 +117,7 @@ impl<'py> Keys<'py> {
         Ok(Keys::Objects(list))
     }
 
-    /// How many.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         match self {
             Keys::Column(column) => column.len,
@@ -152,7 +152,7 @@ impl From<Strided> for Column {
 }
 
 impl Column {
-    /// How many keys.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -240,26 +240,26 @@ struct Strided {
     stride: isize,
     len: usize,
     item: Item,
-    /// Of integers that are datetime64.
+    /// The unit, if the integers are datetime64.
     unit: Option<Unit>,
-    /// Keeps the memory.
+    /// Keeps the memory alive.
     _buffer: PyUntypedBuffer,
 }
 
-// SAFETY: only `start`'s memory is touched without the interpreter; the buffer keeps it in place and as
-// long as it is, and is released when the part is dropped, by the thread that holds the interpreter.
+// SAFETY: only `start`'s memory is touched without the interpreter; the buffer keeps it in place and
+// at its length, and is released when the part is dropped, by the thread that holds the interpreter.
 unsafe impl Send for Strided {}
 // SAFETY: as above; shared access only reads. Another thread of Python may write to the memory, though
-// it should not. Lengths come from the buffer, never from the items, so that gives other hashes, and no
-// access elsewhere.
+// it should not. Lengths come from the buffer, never from the items, so such a write changes hashes, but
+// causes no access out of bounds.
 unsafe impl Sync for Strided {}
 
-/// What the items of a buffer are.
+/// The type of the items of a buffer.
 #[derive(Clone, Copy)]
 enum Item {
     /// Integers of 1, 2, 4 or 8 bytes.
     Int { size: usize, signed: bool, swapped: bool },
-    /// Bytes of a fixed width; zeros at the end are padding, as NumPy has it.
+    /// Bytes of a fixed width; zeros at the end are padding, as in NumPy.
     Bytes { width: usize },
     /// UCS-4 text of a fixed width, likewise.
     Text { width: usize, swapped: bool },
@@ -474,7 +474,7 @@ impl Item {
     }
 }
 
-/// A format that is refused, in words where they are known.
+/// A refused format, for an error message.
 fn described(format: &str) -> String {
     match format.trim_start_matches(['@', '=', '<', '>', '!']) {
         "?" => "bool".into(),

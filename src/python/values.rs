@@ -1,4 +1,4 @@
-//! Dates, timestamps and decimals as Python, NumPy and pandas have them, one at a time.
+//! Dates, timestamps and decimals: single objects of Python, NumPy and pandas.
 
 use super::keys::{Family, NotAKey, described};
 use crate::key::{self, DAY, Plain, SECOND, days_since_1970, with_wide};
@@ -142,7 +142,7 @@ enum Kind {
     Months(i128),
     Days(i128),
     Nanoseconds(i128),
-    /// So many make a nanosecond.
+    /// This many make a nanosecond.
     Fractions(i128),
     /// A datetime64 without a unit, which can only be NaT.
     Unknown,

@@ -26,6 +26,7 @@ const LOWEST: u64 = u64::MAX / 15;
 /// From this step on, the excess is stored in a byte.
 const MANY: u64 = 8;
 
+/// The `n` lowest bits, set.
 #[inline(always)]
 fn below(n: usize) -> u64 {
     if n >= 64 { u64::MAX } else { (1 << n) - 1 }

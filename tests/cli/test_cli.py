@@ -37,7 +37,7 @@ def test_build_query_verify_inspect(run):
 
 
 def test_a_plan_is_read_up_to_its_limit(run, tmp_path):
-    """However long the file is: this one is larger than memory, and takes no room on disk."""
+    """However long the file is: this one is larger than memory, and takes no space on disk."""
     assert run("plan keys.txt --bits-per-key 8 -o p.json")[0] == 0
     text = Path("p.json").read_text().rstrip()
     plan = tmp_path / "plan.json"

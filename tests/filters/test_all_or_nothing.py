@@ -152,7 +152,7 @@ def test_a_remote_that_fails_leaves_a_filter_unchanged(specimen, name):
             assert len(f) == before[1]
             assert f.contains(np.arange(3000)).all()
             # An insertion may fail after the filter has grown once for it, and a stack collects
-            # what it was told before it builds a layer: both stay.
+            # reported keys before it builds a layer: both stay.
             if describe(f) != before:
                 assert name in ("update", "adapt")
                 assert f.capacity > 3000 or (f.contains(np.arange(20_000)) == answers).all()

@@ -32,7 +32,7 @@ sizes = st.tuples(
 
 @given(sizes, st.lists(st.integers(0, 200), max_size=150))
 def test_refuses_exactly_what_cannot_be_arranged(size, keys):
-    """One by one: a key is refused if and only if no arrangement of all has room for it."""
+    """One by one: a key is refused if and only if no arrangement fits all keys."""
     f, twin = native(*size), Twin(*size)
     for key in keys:
         identity = twin.identity(hash_key(key))
@@ -218,7 +218,7 @@ def test_keys_move_and_none_is_lost():
 
 
 def test_build_takes_more_buckets_where_the_plan_fails(monkeypatch):
-    """A plan with too little room at first: the build asks for the next, and says so at last."""
+    """If a plan is too small, the build tries the next; after the last one it raises."""
     plan = planning.size
 
     def late(keys, *, attempt=0, **how):

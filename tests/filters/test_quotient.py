@@ -114,7 +114,7 @@ def test_size():
 
 
 def test_rate_after_each_doubling():
-    """Doubling keeps the rate; filling the new room doubles it. To the last remainder bit."""
+    """Doubling keeps the rate; filling the new capacity doubles it. To the last remainder bit."""
     n, trials = 2000, 100_000
     f = tamis.Quotient(n, fpr=2**-5)
     absent = np.arange(10**9, 10**9 + trials)

@@ -180,7 +180,7 @@ def test_classifiers_that_fail(scores, message):
     assert len(f) == 0
 
 
-def test_drift_is_told():
+def test_drift_is_reported():
     f = made()
     assert not f.drift().alarm
     f.update(MEMBERS[1600:3600])
@@ -217,7 +217,7 @@ def queried(f, absent_scores):
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize(("fpr", "shifted"), [(0.05, (4, 4)), (0.01, (4, 4)), (0.01, (6, 2))])
-def test_drift_of_queries_is_told(fpr, groups, shifted):
+def test_drift_of_queries_is_reported(fpr, groups, shifted):
     f, _ = by_score(fpr, groups)
     usual = queried(f, rng.beta(2, 6, 20_000))
     calm = f.drift()
@@ -228,11 +228,11 @@ def test_drift_of_queries_is_told(fpr, groups, shifted):
     f = f.copy()  # goes on counting
     raised = queried(f, rng.beta(*shifted, 60_000))
     assert raised > 1.9 * fpr
-    told = f.drift()
-    assert told.alarm
-    assert told.queries == 80_000
-    assert told.insertions == 20_000
-    assert told.expected_fpr == pytest.approx((usual + 3 * raised) / 4, rel=0.2)
+    drift = f.drift()
+    assert drift.alarm
+    assert drift.queries == 80_000
+    assert drift.insertions == 20_000
+    assert drift.expected_fpr == pytest.approx((usual + 3 * raised) / 4, rel=0.2)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

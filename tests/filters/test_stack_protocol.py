@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 ALL = range(24)
 PARTS = (range(0, 8), range(8, 16), range(16, 24))
-ROOM = 2
+CAPACITY = 2
 
 
 class Layer:
@@ -115,7 +115,7 @@ class World:
         yield
 
     def scan(self, first):
-        if self.scanning or (not first and sum(self.stack.filling.held.values()) < ROOM):
+        if self.scanning or (not first and sum(self.stack.filling.held.values()) < CAPACITY):
             return
         self.scanning = True
         self.stack.begin(first)

@@ -211,7 +211,7 @@ def test_the_last_layers_yield_to_the_budget(kinds):
         assert f.contains(keys).all()
         assert f.layers[0].items == len(keys)
         known = f.contains(negatives).mean()
-        # Negatives that a function had no room for count as unknown: psi says how many.
+        # Negatives that did not fit into a function count as unknown: psi says how many.
         expected = f.known_fpr + (1 - f.psi / 0.5) * (f.fpr_bound - f.known_fpr)
         more_than_known = len(kinds) > 2 and f.psi < 0.5  # layers above it stopped some of those
         assert within_noise(known, expected, len(negatives)) or known < expected * more_than_known
@@ -409,7 +409,7 @@ def test_removal_of_what_is_not_there_changes_nothing(kind):
     [(1, 5000, 14, 0), (500, 5000, 8, 0), (2000, 20_000, 8, 2), (100, 1000, 12, 0)],
 )
 def test_a_stack_of_cuckoo_filters_reaches_its_capacity(keys, capacity, bits, seed):
-    """How many of the later keys reach a small layer below is random, and it has room for them."""
+    """How many later keys reach a small layer is random, and the layer has slack for them."""
     w = tamis.Workload.zipf(1.0, universe=20 * capacity, sample=10 * capacity)
     known = np.arange(FIRST_NEGATIVE, FIRST_NEGATIVE + 10 * capacity)
     options = {"layer": "cuckoo", "last": "alternating", "negatives": known, "seed": seed}

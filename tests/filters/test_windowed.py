@@ -161,7 +161,7 @@ def test_seconds_one_by_one_or_in_batches():
     assert tamis.from_bytes(one.to_bytes()).seconds == one.seconds
 
 
-def test_more_keys_than_planned_are_told_not_forgotten():
+def test_more_keys_than_planned_give_a_warning_and_are_kept():
     f = tamis.Windowed(1000, seconds=60, fpr=0.01)
     with pytest.warns(tamis.CapacityWarning):
         f.update(range(5000), at=np.linspace(0, 59, 5000))
@@ -175,14 +175,14 @@ def test_warns_of_a_stream_that_is_faster_than_planned(call, pace, warns):
     keys = np.arange(int(3000 * pace))
     times = keys / len(keys) * 180
     f = tamis.Windowed(1000, seconds=60, fpr=0.01)
-    with pytest.warns(tamis.CapacityWarning) if warns else nullcontext() as told:
+    with pytest.warns(tamis.CapacityWarning) if warns else nullcontext() as warned:
         if call in ("add", "seen"):
             for key, at in zip(keys.tolist(), times.tolist(), strict=True):
                 getattr(f, call)(key, at=at)
         else:
             for some, at in zip(np.split(keys, 100), np.split(times, 100), strict=True):
                 getattr(f, call)(some, at=at)
-    assert not warns or len(told) == 1
+    assert not warns or len(warned) == 1
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])

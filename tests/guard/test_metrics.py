@@ -83,7 +83,7 @@ def test_names_must_differ():
     one.close()
     collector.add(two)
     two.close()
-    with pytest.raises(ValueError, match="name must be a string that is not empty, not ''"):
+    with pytest.raises(ValueError, match="name must be a non-empty string, not ''"):
         guard("")
 
 

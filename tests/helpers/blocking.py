@@ -27,7 +27,7 @@ def run(coroutine):
 
 
 class BlockingGuard:
-    """Calls a `tamis.AsyncGuard` and waits; what is not here is that of its guard."""
+    """Calls a `tamis.AsyncGuard` and waits; other attributes are read from its guard."""
 
     def __init__(self, store, filter=None, **options):
         self.asynchronous = tamis.AsyncGuard(store, filter, **options)

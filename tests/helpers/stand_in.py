@@ -45,7 +45,7 @@ class Prefixes:
         return len(self._slots) * self.bits
 
     def to_bytes(self):
-        # Guards pack an empty filter to make it anew; this one has nothing to pack.
+        # Guards keep the bytes of an empty filter to rebuild it; this one has none.
         return tamis.Bloom(capacity=1, fpr=0.5).to_bytes()
 
     def __contains__(self, key):

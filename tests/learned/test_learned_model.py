@@ -381,7 +381,7 @@ def test_bytes_that_lie(name, kernel, data):
 
 def test_a_tree_that_leads_back_is_refused():
     leaves = struct.pack("<3h", 1, 2, 3)
-    number = flat.Number(0, np.float32([0])).flat()
+    number = flat.Number(0, np.float32([0])).to_bytes()
     second = (0, 0, 254, 253)
     for first in [(0, 0, 0, 255), (0, 0, 2, 255), (0, 0, 1, 252), (1, 0, 1, 255)]:
         nodes = [first, second]

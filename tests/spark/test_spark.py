@@ -188,7 +188,7 @@ def test_a_semi_join_is_exact(spark: Any) -> None:
 
 
 @pytest.mark.parametrize("drift", [0, 300])
-def test_a_workload_is_that_of_the_whole_log(spark: Any, drift: int) -> None:
+def test_a_workload_equals_that_of_one_process(spark: Any, drift: int) -> None:
     import tamis.spark
 
     draw = np.random.default_rng(4)

@@ -140,9 +140,9 @@ def imported(path):
             yield from (f"tamis.{a.name}" for a in node.names) if within else [node.module]
 
 
-def imports_of(room):
+def imports_of(part):
     """Pairs of a file and a part of tamis that it imports: ``filters``, ``_native``, …"""
-    folder = PACKAGE / room
+    folder = PACKAGE / part
     for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:
         for name in imported(path):
             if name.startswith("tamis."):

@@ -380,7 +380,7 @@ class Collection(Description):
         >>> c.accesses.round(3).tolist()
         [1.0, 2.0]
         """
-        weight = check_number("weight", weight, "a number from 0 on", least=0)
+        weight = check_number("weight", weight, "a number of at least 0", least=0)
         ids = self.names.ids(visited, "visited")
         with_key = None if found is None else self.names.ids(found, "found")
         if with_key and (stray := set(with_key).difference(ids)):

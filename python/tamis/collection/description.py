@@ -1,4 +1,4 @@
-"""What a collection reports about itself: sizes, rates, and how it is displayed."""
+"""The description of a collection: sizes, rates, and its text and HTML forms."""
 
 from __future__ import annotations
 

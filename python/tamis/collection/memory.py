@@ -1,4 +1,4 @@
-"""What a collection has in memory. Every change makes a new `Memory`, and nothing if it fails."""
+"""The filters of a collection in memory. A change creates a new `Memory`, or none if it fails."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def read_budget(budget: Budgets | None, parts: int) -> Budget | None:
     if isinstance(budget, list | tuple):
         if len(budget) != parts:
             raise ValueError(
-                f"budget must be one for all, or one per part, {parts}, not {budget!r}"
+                f"budget must be one size, or one size for each of {parts} parts, not {budget!r}"
             )
         return tuple(parse_budget(each) for each in budget)
     return None if budget is None else parse_budget(budget)

@@ -1,4 +1,4 @@
-"""Full filters in a file, by name: what `Collection` and `tamis.text.SearchIndex` share."""
+"""Full filters in a file, by name, for `Collection` and `tamis.text.SearchIndex`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tamis.planning.collection.curves import Floats, Weights
 Item = TypeVar("Item")
 
 _NO_LIMIT = 2**62
-"""More than there can be sets."""
+"""Larger than any number of sets."""
 
 Hashed: TypeAlias = _native.Distinct | _native.Full
 """Hashed keys, or full filters (see `full_filter`)."""
@@ -157,7 +157,7 @@ def pairs(
 
 
 def unknown_name(name: str, names: Sequence[str], argument: str) -> KeyError:
-    """Return the error for a name that nothing has."""
+    """Return the error for a name that is not in the collection."""
     if not names:
         return KeyError(f"{argument} must be empty, as the collection has no sets, not {name!r}")
     known = f"among the {len(names):,} names, such as {names[0]!r}"

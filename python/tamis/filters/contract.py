@@ -108,7 +108,7 @@ class Filter(_native.Filter, Saved):
 
     @classmethod
     def _takes_hashes(cls) -> bool:
-        """Return whether a filter is built from nothing but keys and a size."""
+        """Return whether `from_hashes` can build this class: it needs only hashes and a size."""
         return KINDS[cls._kind].sizes is not None
 
     @classmethod

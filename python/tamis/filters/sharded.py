@@ -227,10 +227,10 @@ def _stacks(
 ) -> list[_native.Handle]:
     """Build a stack per shard. The negatives are read once, for the first layers of all shards."""
 
-    def begun(shard: int) -> _native.Handle:
+    def first_layer(shard: int) -> _native.Handle:
         return StackBuilder(recipe, distinct(shard, keep=True), 1 / shards).first()
 
-    firsts = list(pool.map(begun, range(shards)))
+    firsts = list(pool.map(first_layer, range(shards)))
     survivors = recipe.survivors(_in_order(firsts)).by_shard(shards)
 
     def finished(shard: int) -> _native.Handle:

@@ -326,7 +326,7 @@ class AsyncGuard:
             raise
 
     def _log_failure(self, done: Future[Any]) -> None:
-        """Log the error of a write that no task waits for any more."""
+        """Log the error of a write that no task waits for."""
         guard = self._guard or self._closed_guard
         if guard is not None and not done.cancelled() and (error := done.exception()) is not None:
             guard._log.warning("a write failed after its task was cancelled: %s", error)

@@ -50,7 +50,7 @@ class Lookups(NamedTuple):
     accepted: dict[int, PlainKey]
     """The keys that the filter accepts, by their indices, as the store takes them."""
     counts: list[int]
-    """The write counts of the regions then."""
+    """The write counts of the regions at that time."""
 
     @property
     def distinct(self) -> list[PlainKey]:
@@ -143,7 +143,7 @@ class Guard:
                 "adaptations_per_second", adaptations_per_second, what, least=0
             )
         if not isinstance(name, str) or not name:
-            raise ValueError(f"name must be a string that is not empty, not {name!r}")
+            raise ValueError(f"name must be a non-empty string, not {name!r}")
         if not isinstance(snapshot, str | bytes | os.PathLike | None):
             raise TypeError(f"snapshot must be the path of a file, not {snapshot!r}")
         if share and snapshot is None:
@@ -418,17 +418,17 @@ class Guard:
         return draw_history(self.history, self.filter.expected_fpr, ax)
 
     def serve(self, port: int = 0, *, host: str = "127.0.0.1", token: str | None = None) -> Page:
-        """Serve a page that shows the guard at work, until it or the guard is closed.
+        """Serve a web page with the guard's statistics until the page or the guard is closed.
 
-        ``page.url`` says where; port 0 is any free port. On another ``host`` than the loopback a
-        ``token`` is needed, which is then a part of the URL. While a page is served, a sample of
-        the queries for absent keys is kept, which costs about a microsecond per query.
+        ``page.url`` is its address; port 0 selects a free port. A ``host`` other than the loopback
+        requires a ``token``, which becomes part of the URL. While the page is open, the guard
+        samples queries for absent keys, which costs about a microsecond per query.
         """
         from tamis.guard.page import Page
 
         if self._page is not None or self.closed:
-            at = "closed" if self._page is None else f"served already, at {self._page.url}"
-            raise ValueError(f"cannot serve a guard that is {at}")
+            state = "closed" if self._page is None else f"served already, at {self._page.url}"
+            raise ValueError(f"cannot serve a guard that is {state}")
         self._page = page = Page(self, port, host, token)
         watched = {"get": page.sample.watch_get, "get_many": page.sample.watch_get_many}
         for name, watch in watched.items():
@@ -491,11 +491,11 @@ class Guard:
 
     def _new_keys(self, keys: list[PlainKey], batch: Batch) -> list[int]:
         """Return the indices of the keys that the filter does not have yet."""
-        there: set[int] = set()
-        if maybe := self._gate.accepted(batch):
-            values = self.store.get_many([keys[i] for i in maybe])
-            there = {i for i, value in zip(maybe, values, strict=True) if value is not None}
+        stored: set[int] = set()
+        if accepted := self._gate.accepted(batch):
+            values = self.store.get_many([keys[i] for i in accepted])
+            stored = {i for i, value in zip(accepted, values, strict=True) if value is not None}
         unsettled = self._replica.unsettled
-        if not (there or unsettled):
+        if not (stored or unsettled):
             return [*range(len(keys))]
-        return [i for i, key in enumerate(keys) if i not in there and key not in unsettled]
+        return [i for i, key in enumerate(keys) if i not in stored and key not in unsettled]

@@ -70,7 +70,7 @@ class Replica:
         return self.gate.filter
 
     def all_locked(self, *, wait: bool = True) -> Locked:
-        """Lock everything; without ``wait``, if nobody else holds a part of it."""
+        """Take all locks; without ``wait``, only if nobody else holds one of them."""
         return self.regions.locked(wait=wait, also=[self.committing])
 
     def attach(self, owner: str) -> None:
@@ -97,7 +97,7 @@ class Replica:
     def _replay_before(self, commit: Commit, keys: Sequence[PlainKey], new: Sequence[int]) -> bool:
         """Replay the commits of others before a put; keys that they deleted are stored again.
 
-        The put is committed, so no error may escape that means that nothing was written.
+        The put is committed, so errors that mean "nothing was written" must not escape.
         """
         try:
             if not self.replay(commit.before):
@@ -172,8 +172,8 @@ class Replica:
     def _apply(self, filter: Any, changes: Changes, attached: bool) -> None:
         """Insert and remove keys.
 
-        Changes that are applied in part, as a signal interrupts this or the index cannot be read,
-        must not be applied once more: a second removal of a key takes the slot of another.
+        If a signal or an unreadable index interrupts this, the changes must not be applied again:
+        a second removal of a key would take the slot of another key.
         """
         try:
             self._change(filter, changes, attached)
@@ -260,7 +260,7 @@ class Replica:
 
 
 def run_regions(filter: Any, regions: list[int]) -> list[int] | None:
-    """Return the regions of all keys that share runs with keys of these; `None` is all of them.
+    """Return the regions that can share runs with these regions; `None` means all of them.
 
     A run of a quotient filter may reach into the next region; other filters move keys anywhere.
     """

@@ -2,8 +2,8 @@
 
 The guard that holds the lease writes the snapshot after changes; the others map it. A mapped page
 is in memory once for all processes, until one of them writes to it: changes that a guard
-replays after the snapshot are in pages of its own. So it takes over a newer snapshot now and then,
-and drops them.
+replays after the snapshot go to private copies of pages. So it maps a newer snapshot now and then,
+which frees the copies.
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@ changes from the store's journal; if the journal does not reach back far enough,
 cannot take the changes, it rebuilds the filter in the background. Until then the guard sends every
 query to the store.
 
-A "no" of the filter counts in three cases, which the proof in docs/guard.md is about: the guard
-holds the lease, and nobody else writes (`_take_lease`); the store said after the query began that
-the filter is level with it (`_confirm`); or it said so at most ``max_staleness`` ago. The first and
-the last are deadlines, which the gate compares with the time in native code (`Freshness`). Whatever
-the filter cannot follow closes the gate (`Replica.distrust`).
+A "no" of the filter counts in three cases (proof in docs/guard.md): the guard holds the lease, so
+that nobody else writes (`_take_lease`); a change check after the query began found the filter level
+with the store (`_confirm`); or a change check at most ``max_staleness`` ago did. The first and the
+last are deadlines, which the gate compares with the clock in native code (`Freshness`). A change
+that the filter cannot follow closes the gate (`Replica.distrust`).
 
 A put whose outcome is unknown, because the connection broke for example, stays in the filter. It
 may also arrive late, after the filter was rebuilt. So before the next write, and before a rebuild,
-the guard gives its lease back and takes one under another name (`settle`): the store refuses writes
-that still arrive under the old one.
+the guard releases its lease and takes one under another name (`settle`): the store refuses writes
+that still arrive under the old name.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Trust:
         """Try to take the lease, then load the snapshot or, failing that, read the store's keys."""
         self.store, self.log = store, log
         self.rebuild_seconds = 0.0
-        """How long rebuilds took, all together."""
+        """Total duration of all rebuilds."""
         self.owner = secrets.token_hex(16)
         self.freshness = Freshness(shared=store.shared, lease=lease, max_staleness=max_staleness)
         self.replica = Replica(store, self.freshness, self._distrusted)
@@ -124,7 +124,7 @@ class Trust:
             self.rebuild()
 
     def _open_snapshot(self) -> None:
-        """Use the filter of the snapshot, which another guard writes; wait for it if need be."""
+        """Use the filter of the snapshot that another guard writes; wait until there is one."""
         assert self.snapshot is not None
         if self._key is None:
             self._key = self.store.metadata("key")
@@ -145,7 +145,7 @@ class Trust:
 
     @property
     def _rebuilding(self) -> threading.Thread | None:
-        """The thread that rebuilds the filter, or did last."""
+        """The thread of the current or the last rebuild."""
         return self._rebuilds.thread
 
     @property
@@ -223,17 +223,17 @@ class Trust:
             self._rebuilds.start()
 
     def store_failed(self) -> None:
-        """Let queries notice that the store is down, unless the filter may answer meanwhile."""
+        """Let queries fail while the store is down, unless ``on_failure`` is "filter"."""
         if self._on_failure == "raise":
             self.freshness.forget_deadlines()
 
     # The lease.
 
     def _renew_if_due(self) -> bool:
-        """Return whether the filter answers by the lease; renew that once half of it is over.
+        """Return whether the lease lets the filter answer; renew it once half of it is over.
 
-        A write that is under way delays that. On a shared table, a lease that expired is taken
-        again in the background, as others may have left much to index.
+        A write in progress delays the renewal. On a shared table, an expired lease is taken again
+        in the background, since the changes of others may take long to index.
         """
         freshness = self.freshness
         if now() < freshness.renew_at and not freshness.behind:
@@ -255,7 +255,7 @@ class Trust:
         return freshness.trusted and not freshness.behind and freshness.holds_lease()
 
     def may_adapt(self) -> bool:
-        """Return whether the filter may adapt by the store's index, which takes the lease."""
+        """Return whether the filter may adapt from the store's index, which requires the lease."""
         try:
             renewed, freshness = self._renew_if_due(), self.freshness
             return renewed and self.replica.attached and freshness.trusted and not freshness.behind
@@ -287,7 +287,7 @@ class Trust:
                 self._take_lease()
 
     def _take_lease(self, limit: int | None = None) -> bool:
-        """Take or renew the lease, with all locks held; ``limit`` is how much to replay at most."""
+        """Take or renew the lease, with all locks held; replay at most ``limit`` changes."""
         start = now()
         if self._read_only or not self.store.lease(self.owner, self._seconds):
             self._lose_lease()
@@ -339,8 +339,8 @@ class Trust:
     def settle(self) -> None:
         """Find out which puts with an unknown outcome failed, and remove their keys.
 
-        First the lease is given back and taken under another name, so that none of them can still
-        be carried out.
+        First the lease is released and taken under another name, so that none of these puts can
+        still be carried out.
         """
         replica = self.replica
         with replica.all_locked():
@@ -405,7 +405,7 @@ class Trust:
         )
 
     def adopt(self) -> bool:
-        """Use the filter of the snapshot, which another process wrote; return whether that works.
+        """Use the filter of the snapshot that another process wrote; return whether that worked.
 
         The guard that holds the lease keeps its own filter, with the keys that it is about to
         write.
@@ -415,7 +415,7 @@ class Trust:
             return False
         filter, epoch = loaded
         if index_name(filter, self._key) != index_name(self.replica.filter, self._key):
-            return False  # of a guard that hashes in another way
+            return False  # written by a guard with another hash
         with self.replica.all_locked():
             if self.freshness.holds_lease() or self.replica.unsettled or self.closed:
                 return False
@@ -437,7 +437,7 @@ class Trust:
         return True
 
     def save(self) -> None:
-        """Write the snapshot, unless the filter cannot be trusted now."""
+        """Write the snapshot, if the filter is trusted."""
         if self.snapshot is None:
             raise ValueError("snapshot must be a path, not None, to save the guard")
         self.check_process()
@@ -448,7 +448,7 @@ class Trust:
                 snapshots.save(self.snapshot, replica.filter, identity, replica.epoch)
 
     def close(self) -> None:
-        """Wait for work in the background, write the snapshot and release the lease.
+        """Wait for background tasks, write the snapshot and release the lease.
 
         The lease is released even if the snapshot cannot be written, on a full disk for example.
         """

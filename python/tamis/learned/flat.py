@@ -30,8 +30,8 @@ class Number:
         """The number of levels."""
         return len(self.thresholds) + 1
 
-    def flat(self) -> bytes:
-        """Serialize."""
+    def to_bytes(self) -> bytes:
+        """Return the bytes that describe this input in a saved model."""
         head = struct.pack("<IBB", self.name, 0, len(self.thresholds))
         return head + self.thresholds.astype("<f4").tobytes()
 
@@ -44,8 +44,8 @@ class Category:
     count: int
     buckets: npt.NDArray[np.uint8]
 
-    def flat(self) -> bytes:
-        """Serialize."""
+    def to_bytes(self) -> bytes:
+        """Return the bytes that describe this input in a saved model."""
         head = struct.pack("<IBIB", self.name, 1, len(self.buckets), self.count)
         return head + self.buckets.tobytes()
 
@@ -61,8 +61,8 @@ class Grams:
     longest: int
     buckets: int
 
-    def flat(self) -> bytes:
-        """Serialize."""
+    def to_bytes(self) -> bytes:
+        """Return the bytes that describe this input in a saved model."""
         return struct.pack("<BBI", self.shortest, self.longest, self.buckets)
 
 
@@ -144,5 +144,5 @@ def forest(
 
 def _input(features: list[Feature] | Grams) -> bytes:
     if isinstance(features, Grams):
-        return features.flat()
-    return b"".join(feature.flat() for feature in features)
+        return features.to_bytes()
+    return b"".join(feature.to_bytes() for feature in features)

@@ -71,7 +71,7 @@ def train(
     trees = check_int("trees", trees, 1 << 15, 1)
     leaves = check_int("leaves", leaves, flat.MAX_LEAVES, 2)
     seed = check_int("seed", seed, 2**64 - 1)
-    penalty = check_number("penalty", penalty, "a number from 0 on", least=0)
+    penalty = check_number("penalty", penalty, "a number of at least 0", least=0)
     text = _is_text("members", members)
     if text != _is_text("nonmembers", nonmembers):
         raise TypeError("members and nonmembers must be both tables or both keys, not one of each")

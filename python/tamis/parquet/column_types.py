@@ -86,11 +86,15 @@ def column_type(kind: pa.DataType) -> str | None:
     return None
 
 
-def holds(kind: pa.DataType | None, own: str) -> bool:
-    """Whether a type in the schema of all files is of a column type, see `unifiable`."""
+def fits_column_type(kind: pa.DataType | None, expected: str) -> bool:
+    """Whether the Arrow type of a column in the common schema fits its column type.
+
+    Integers and decimals may be unified to a decimal, see `unifiable`.
+    """
     if kind is None:
         return False
-    return column_type(kind) == own or (own in ("integer", "decimal") and pa.types.is_decimal(kind))
+    unified = expected in ("integer", "decimal") and pa.types.is_decimal(kind)
+    return column_type(kind) == expected or unified
 
 
 def filterable(kind: pa.DataType) -> pa.DataType:

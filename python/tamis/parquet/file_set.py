@@ -284,7 +284,7 @@ class FileWatch:
     """
 
     def __init__(self, recheck: float, threads: int | None) -> None:
-        what = "a number of seconds from 0 on"
+        what = "a number of seconds of at least 0"
         self.recheck, self._threads = check_number("recheck", recheck, what, least=0), threads
         self._confirmed: dict[str, Stamp] = {}
         self._last: tuple[float, FileSet, Sequence[File], FileCheck] | None = None

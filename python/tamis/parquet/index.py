@@ -46,7 +46,7 @@ class RowGroup(NamedTuple):
 class SkippingIndex:
     """An index of Parquet files: skips row groups that cannot match a query.
 
-    Each row group has a filter and a zone (least and greatest value) per indexed column. The full
+    Each row group has a filter and a zone (minimum and maximum) per indexed column. The full
     filters are in one file. A memory budget limits how many bits are in memory, and row groups that
     are used often get more of them (`tamis.Collection`). No matching row is missed: files that are
     new, that changed in size, time or footer, or whose entries are damaged are read in full.
@@ -171,10 +171,10 @@ class SkippingIndex:
         below its own folder, so that an index of unknown origin cannot name others; files elsewhere
         need ``source``, and a ``filesystem`` if one was given to `build`.
 
-        Damaged filters return maybe for every key; see ``stats.damaged`` and `refresh`. If the list
-        of files is lost, that is a `FormatError`, unless ``source`` names them. If the bits in
-        memory return maybe, the rest of the filter is checked in the file of the index, if that is
-        on this machine, or with ``hybrid``.
+        Damaged filters return maybe for every key; see ``stats.damaged`` and `refresh`. A lost
+        list of files raises `FormatError`, unless ``source`` names them. If the bits in memory
+        return maybe, the rest of the filter is read from the file of the index, if that is local or
+        with ``hybrid``.
 
         ``path`` may be a URL, or a path in an ``index_filesystem`` of pyarrow or fsspec;
         ``storage_options`` are for URLs. Only the parts of an object that are needed are read, and
@@ -214,7 +214,7 @@ class SkippingIndex:
 
         They must have the same columns and options of `build`, and their files must be in the same
         file system. Row groups come in the order of the paths of their files, so that the result
-        has the same filters as one `build`, however the files were divided. The sources are those
+        has the same filters as one `build`, however the files were divided. It has the sources
         of all parts.
         """
         if not parts:
@@ -365,7 +365,7 @@ class SkippingIndex:
     def record(self, groups: Iterable[RowGroup], rows: float = 1) -> None:
         """Count ``rows`` used rows in each of these row groups; earlier use decays."""
         state = self._state
-        rows = check_number("rows", rows, "a number from 0 on", least=0)
+        rows = check_number("rows", rows, "a number of at least 0", least=0)
         self._usage.record(state.numbers_of(groups), len(state.utility), rows)
 
     def save(
@@ -463,7 +463,7 @@ class SkippingIndex:
     def _replace_state(self, state: State, remaining: Flags) -> None:
         """Write a new state to the file of the index, if it has one, and answer queries from it.
 
-        ``remaining`` says which row groups of the state before are part of it.
+        ``remaining`` selects the row groups of the previous state that are part of it.
         """
         state.check(self._memory)
         if self._location is not None and state.collection is not None:

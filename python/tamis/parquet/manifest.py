@@ -38,7 +38,7 @@ from tamis._frames import (
 )
 from tamis._ranges import ObjectFile
 from tamis.errors import FormatError
-from tamis.parquet.column_types import ACCEPTED, Codes, holds
+from tamis.parquet.column_types import ACCEPTED, Codes, fits_column_type
 from tamis.parquet.sources import check_pattern
 from tamis.planning.collection.allocation import KINDS
 from tamis.planning.collection.curves import Ints
@@ -136,7 +136,9 @@ class Manifest:
         schema = pa.ipc.read_schema(pa.py_buffer(_bytes(content.get("schema"))))
         types = {field.name: field.type for field in schema}
         _require(len(types) == len(schema), "schema")
-        _require(all(holds(types.get(name), kind) for name, kind in columns.items()), "schema")
+        _require(
+            all(fits_column_type(types.get(name), kind) for name, kind in columns.items()), "schema"
+        )
         return cls(columns, schema, files, counts, zones[0], zones[1])
 
 

@@ -26,7 +26,7 @@ _ESCAPED = re.compile(r"\[([*?\[])\]")  # as `glob.escape` writes it
 
 
 def split_pattern(source: str) -> tuple[str, bool]:
-    """Return the path of a source without wildcards, or the folder before them; and which it is."""
+    """Return the path, or the folder before the first wildcard, and whether there is a wildcard."""
     literal = _ESCAPED.sub("", source)
     if _WILD.search(literal) is None:
         return _ESCAPED.sub(r"\1", source), False
@@ -60,7 +60,7 @@ class Stamp:
 
     @property
     def settled(self) -> bool:
-        """Whether a later change would show: times are coarse."""
+        """Whether a later change would change the stamp; a recent time is too coarse for that."""
         if self.tag is not None:
             return True
         if self.time == 0:

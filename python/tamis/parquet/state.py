@@ -74,7 +74,7 @@ class State:
 
     @property
     def sources(self) -> dict[str, Any]:
-        """What the file of the index repeats, to read all data files if the rest is damaged."""
+        """Stored twice in the file, to find all data files if the manifest is damaged."""
         columns = list(self.manifest.columns.items())
         return {**self.file_set.to_json(), "columns": columns, "options": asdict(self.options)}
 
@@ -192,7 +192,7 @@ class Answer:
     unreadable: dict[str, str]
     """New or changed files that cannot be read, and why."""
     schema: pa.Schema
-    """Of all files."""
+    """The common schema of all files."""
 
     @classmethod
     def of(cls, state: State, files: FileCheck, may: Flags) -> Answer:

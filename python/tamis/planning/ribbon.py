@@ -23,10 +23,10 @@ Ints = npt.NDArray[np.int64]
 MAX_COLUMNS = 32
 
 UNIT = 2**32
-"""A share of the keys is a number of these parts."""
+"""Shares of the keys are stored as multiples of 1/`UNIT`."""
 
 MIN_SHARE = UNIT // 64
-"""The smallest share of a column that a filter has, and by which it gets coarser."""
+"""The smallest share of a column, and the step to the next coarser size."""
 
 LAYOUTS = ("interleaved", "columns")
 """Order of the bits: all bits of one query together, or one column after the other."""
@@ -112,7 +112,7 @@ class RibbonSize(NamedTuple):
 
 
 def column_rate(columns: float) -> float:
-    """Predict the rate of this many columns; a part of one checks as large a part of the keys.
+    """Predict the rate of this many columns; a fraction g of a column checks a share g of the keys.
 
     >>> column_rate(8), column_rate(8.5)
     (0.00390625, 0.0029296875)
@@ -166,7 +166,7 @@ def size(
         if found and math.log2(fpr) % 1:  # whole columns have an exact rate
             fpr = max(fpr * (1 - _SIGMAS * _RATE_DEVIATION / math.sqrt(keys)), 2.0**-MAX_COLUMNS)
         mixed = max(least, none._with(*_parts(columns_for(fpr))), key=lambda size: size.length)
-        # Of a few keys, a whole column may take less than a part of one.
+        # For a few keys, a whole column may take less memory than a fraction of it.
         return min(mixed.in_whole_columns(), mixed, key=lambda size: size.bits)
     assert bits_per_key is not None
     budget = math.floor(max(keys, 1) * bits_per_key)

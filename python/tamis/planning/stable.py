@@ -1,7 +1,7 @@
 """Stable Bloom filters: limits, convergence, false negatives, and sizes.
 
-The symbols are those of Deng and Rafiei 2006 and of Liu, Zheng, Shen, Chen 2020 (whose equation
-numbers are given): m ``cells`` that hold at most Max (``most``), K ``hashes`` per key, P
+The symbols follow Deng and Rafiei 2006 and Liu, Zheng, Shen, Chen 2020 (whose equation numbers are
+given): m ``cells`` that hold at most Max (``most``), K ``hashes`` per key, P
 ``decrements`` per insertion, δ the ``gap``: the insertions between a key and its next query.
 """
 

@@ -137,13 +137,13 @@ def _loads(hashes: int, fpr: float) -> tuple[float, ...]:
     return tuple(float(load) for load in loads)
 
 
-def _rates(hashes: int, most_ages: int, loads: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the rate for l = 1 to ``most_ages`` (rows) and each load."""
+def _rates(hashes: int, max_ages: int, loads: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the rate for l = 1 to ``max_ages`` (rows) and each load."""
     runs = np.zeros((hashes, len(loads)))  # P(the last i slices had the bits)
     runs[0] = 1
     found = np.zeros(len(loads))
     rows = []
-    for age in range(hashes + most_ages):
+    for age in range(hashes + max_ages):
         yes = -np.expm1(-min(age + 1, hashes) * loads)
         still = runs.sum(axis=0)
         found = found + runs[-1] * yes

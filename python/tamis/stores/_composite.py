@@ -3,8 +3,8 @@
 A key of several columns is a tuple, and filters hash its plain form (docs/keys.md). SQL cannot
 write that form: a trigger that logs a change of a row writes the *packed* form, text with bytes in
 hexadecimal after a ``b``, integers after an ``i``, and commas between, with functions that every
-SQLite and PostgreSQL has. The tables beside the guarded one (index, journal) hold it in one column
-of text; here it is converted to the parts of the tuple and back.
+SQLite and PostgreSQL has. The tables that the guard adds (index, journal) hold it in one text
+column; here it is converted to the parts of the tuple and back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SQLAlchemy engines and Django connections, accepted where a path or a connection string is.
 
-A store makes connections of its own, so all that it takes from them is where the database is. They
-are distinguished by their members: neither package is imported.
+A store opens its own connections, so it takes only the address of the database from them. They are
+recognized by their attributes: neither package is imported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How the key columns of a table hold keys.
 
-A key has three forms. Callers have text, bytes, an integer or a UUID, or a tuple of these for a key
-of several columns. Filters hash the *plain* form, bytes or an integer, in which guards hand keys to
+A key has three forms. Callers pass text, bytes, an integer or a UUID, or a tuple of these for a key
+of several columns. Filters hash the *plain* form, bytes or an integer, in which guards pass keys to
 stores. The guard's own tables hold values as the *column* of the guarded table does: text, an
 integer, bytes or a UUID, by its type; of several columns, their packed form (`_composite.py`).
 """
@@ -35,7 +35,7 @@ class KeyColumns(ABC):
         return plain_key(part)
 
     def given_part(self, column: int, part: PlainKey) -> Any:
-        """Return a part of a plain key as a caller has it."""
+        """Return a part of a plain key in the caller's form."""
         return part
 
     def holds_part(self, part: PlainKey, type: str) -> Any:
@@ -50,7 +50,7 @@ class KeyColumns(ABC):
         return plain_key(tuple(self.plain_part(i, part) for i, part in enumerate(parts)))
 
     def from_plain(self, key: PlainKey) -> Any:
-        """Return a key as a caller has it: of several columns, a tuple; text as bytes."""
+        """Return a key in the caller's form: of several columns, a tuple; text as bytes."""
         if len(self.names) == 1:
             return self.given_part(0, key)
         parts = tuple_parts(key)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Arrays as parameters of psycopg, in PostgreSQL's binary form.
 
-psycopg converts a list item by item, in Python, which takes longer than all else that a batch of
-some hundred keys needs of the driver.
+psycopg converts a list item by item in Python. For a batch of a few hundred keys, that takes longer
+than the rest of the driver's work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TYPES = {
 """PostgreSQL's number (OID) of each type: the server compares it with the type in the statement."""
 
 _INTEGERS = {"smallint": 2, "integer": 4, "bigint": 8}
-"""Bytes of an integer."""
+"""Bytes of each integer type."""
 
 _HEAD, _LENGTH = Struct("!5i"), Struct("!i")
 
@@ -61,14 +61,14 @@ def encode(array: Array, encoding: str) -> bytes:
 
 @cache
 def register(psycopg: Any) -> None:
-    """Let connections that are opened from now on take arrays as parameters."""
+    """Accept `Array` as a parameter on all connections opened after this call."""
 
     class Dumper(psycopg.adapt.Dumper):  # type: ignore[misc]
         format = psycopg.pq.Format.BINARY
 
         def dump(self, array: Array) -> bytes:
             encoding = self.connection.info.encoding if self.connection else "utf-8"
-            # As psycopg does for a database without an encoding.
+            # SQL_ASCII, no encoding: psycopg reports "ascii" and sends text as UTF-8.
             return encode(array, "utf-8" if encoding == "ascii" else encoding)
 
     psycopg.adapters.register_dumper(Array, Dumper)

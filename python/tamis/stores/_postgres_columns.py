@@ -45,7 +45,7 @@ class PostgresColumns(KeyColumns):
         return plain_key(str(part) if isinstance(part, UUID) else part)
 
     def given_part(self, column: int, part: PlainKey) -> Any:
-        """Return a part of a plain key as a caller has it."""
+        """Return a part of a plain key in the caller's form."""
         if isinstance(part, bytes) and self.types[column] == "uuid":
             return UUID(bytes=part)
         return part

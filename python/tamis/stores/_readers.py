@@ -89,7 +89,7 @@ class PostgresReader:
         selection = store._selection(keys, store._v)
         if selection is None:
             return [None] * len(keys)
-        # A little later than the server, which says more, and may say nothing at all.
+        # Longer than the time-out of the server, whose message says more if it still answers.
         timeout = store._connections.timeout
         limit = None if timeout is None else timeout + 1.0
         try:
@@ -103,7 +103,7 @@ class PostgresReader:
         return store._values_of(keys, rows)
 
     async def _select(self, query: str, arguments: list[Any]) -> list[Any]:
-        """Run a query, once more if its connection turns out to be closed."""
+        """Run a query; retry once if its connection turns out to be closed."""
         for attempt in (1, 2):
             async with self._pool.connection() as db:
                 try:

@@ -1,11 +1,11 @@
-"""The index of `tamis.stores.RocksDB`: one entry per key, sorted by hash, some of them yet to come.
+"""The index of `tamis.stores.RocksDB`: one entry per key, sorted by hash, updated in batches.
 
-Hashes are random, so an entry of the index costs RocksDB several times as much as a value that
-follows its neighbours. As in the SQL stores, a write therefore adds one entry to a *journal*, ``j``
+Hashes are random, so writing an entry of the index costs RocksDB several times as much as writing
+a value in key order. As in the SQL stores, a write therefore adds one entry to a *journal*, ``j``
 and a number, which lists all keys that it added or removed; they are kept in memory, too
 (`_tail.py`). After some thousand of them the index is updated, in order and without keys that came
 and went, by a batch that also starts a new *generation* of the journal. Entries of earlier
-generations do not count any more, and are written over.
+generations are ignored and overwritten.
 
 A journal that may differ from the copy in memory, because a write failed or was interrupted, is
 read again before the index is used.
@@ -47,7 +47,7 @@ class LazyIndex:
         self.tail = Tail(0, _no_hasher)
         """The changes that the index does not have yet."""
         self._number = 0
-        """Of the last of them."""
+        """The number of the last change in the tail."""
         self.stale = False
         """Whether the journal may have changes that the tail does not have."""
 
@@ -111,7 +111,7 @@ class LazyIndex:
 
 
 def _rows(number: int, added: bool, keys: Sequence[PlainKey]) -> JournalRows:
-    """Return changes as the tail has them, after the change of a number."""
+    """Return changes as rows for the tail, numbered from the one after ``number``."""
     count = len(keys)
     return JournalRows(range(number + 1, number + count + 1), [added] * count, [*keys], "", True)
 

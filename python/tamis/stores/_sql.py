@@ -300,7 +300,7 @@ class Journaled(Store, ABC):
         return self._columns.to_plain(key)
 
     def from_plain(self, key: PlainKey) -> Any:
-        """Return a key as a caller has it: of several columns, a tuple; text as bytes."""
+        """Return a key in the caller's form: of several columns, a tuple; text as bytes."""
         return self._columns.from_plain(key)
 
     def _load_value(self, value: Any) -> Any:

@@ -200,8 +200,8 @@ def _reconcile(
     """Return the statements that record whether a key is now one that satisfies the condition.
 
     The condition is evaluated on the table itself: on ``new`` and ``old`` SQLite would compare
-    without the affinity of the columns, and find other rows than a query does. A row that is gone
-    cannot be asked any more, so a table of *members* says which keys satisfied it before.
+    without the affinity of the columns, and find other rows than a query does. It cannot be
+    evaluated on a deleted row, so a table of *members* has the keys that satisfied it before.
     """
     journal, member = quote(f"{base}_journal"), quote(f"{base}_member")
     key = packed(keys, types, row)

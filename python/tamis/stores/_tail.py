@@ -1,9 +1,9 @@
 """The latest changes of an SQL store, which its index of hashes does not have yet.
 
-Hashes are random, so each key that enters or leaves the index changes a page of its own: more than
-all else that a write has to do. So the store that holds the lease keeps the latest rows of the
-journal in memory, and updates the index by some thousand of them at a time, in order. After a crash
-the journal still has them, and the metadata ``indexed`` say from which row on.
+Hashes are random, so each key that enters or leaves the index changes a different page, which costs
+more than the rest of a write. So the store that holds the lease keeps the latest rows of the
+journal in memory, and updates the index in order, with some thousand rows at a time. After a crash
+the rows are read from the journal; the metadata ``indexed`` is the last row that the index has.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class View(NamedTuple):
         return np.concatenate([*self.apply_to_parts(iter([stored]))])
 
     def apply_to_parts(self, parts: Iterator[HashRows]) -> Iterator[HashRows]:
-        """Change the hashes of the index part by part."""
+        """Apply the changes to the hashes of the index, which come in parts."""
         removed, added = set(self.removed), set(self.added)
         for part in parts:
             hashes = [*map(tuple, part.tolist())]

@@ -14,13 +14,13 @@ from tamis._types import Key, Keys
 from tamis.errors import LeaseError, StoreError
 
 PlainKey: TypeAlias = bytes | int
-"""A key as guards hand it to stores: text as UTF-8, any integer as an `int`."""
+"""A key as guards pass it to stores: text as UTF-8, any integer as an `int`."""
 
 GivenKey: TypeAlias = Key | UUID | tuple[Key | UUID, ...]
-"""A key as callers have it; a tuple is a key of several columns of an existing table."""
+"""A key as callers pass it; a tuple is a key of several columns of an existing table."""
 
 GivenKeys: TypeAlias = Keys | Iterable[UUID] | Iterable[tuple[Key | UUID, ...]]
-"""Many keys as callers have them."""
+"""Many keys as callers pass them."""
 
 Value: TypeAlias = Any
 """A value: bytes or text, returned as it was put, or any type of an existing table's column."""
@@ -138,7 +138,7 @@ class Store(Protocol):
     def lease(self, owner: str, seconds: float) -> bool:
         """Take or renew the lease for this many seconds; return `False` if another owner has it.
 
-        A store that has other reasons may say so in an attribute ``lease_refusal``.
+        A store that refuses for another reason may explain it in an attribute ``lease_refusal``.
         """
         ...
 

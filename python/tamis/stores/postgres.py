@@ -289,7 +289,7 @@ class Postgres(Journaled):
         with self._reading() as db, self._pipeline(db), db.transaction():
             rollback = self._psycopg.Rollback
             return take_lease(db, rollback, self._t_meta, name, seconds, self._watched)
-        return False  # it was not the same any more
+        return False  # rolled back: the lease had changed
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""

@@ -95,7 +95,9 @@ class Redis(Store):
             raise ImportError("tamis.stores.Redis needs redis: pip install tamis[redis]") from None
         timeout = check_timeout(timeout)
         if grace is not None:
-            grace = check_number("grace", grace, "a number of seconds from 0 on, or None", least=0)
+            grace = check_number(
+                "grace", grace, "a number of seconds of at least 0, or None", least=0
+            )
         self._url, self._timeout = url, timeout
         try:
             # A write is never sent twice.

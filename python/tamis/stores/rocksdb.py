@@ -54,7 +54,7 @@ class RocksDB(Store):
     """A RocksDB database. RocksDB lets only one process open it at a time.
 
     With ``sync=True`` a write is on disk when it returns. By default, as with RocksDB itself, it is
-    in the operating system's hands: it survives a crash of the process, but not of the machine.
+    in the operating system's cache: it survives a crash of the process, but not of the machine.
     """
 
     shared = False
@@ -77,7 +77,7 @@ class RocksDB(Store):
         self._hasher: Hasher | None = None
         self._lease = LocalLease()
         # No other process writes, so the epoch is known. Its random part is new in each process: a
-        # number that a crash of the machine takes back is used again with another.
+        # count that a crash of the machine undid is used again, but with another random part.
         self._history = secrets.token_hex(8)
         with self._translated:
             stored = self._db.get(b"e")
@@ -90,7 +90,7 @@ class RocksDB(Store):
     def _open(self, rocksdict: Any) -> Any:
         try:
             return rocksdict.Rdict(self._path, rocksdict.Options(raw_mode=True))
-        except Exception as error:  # rocksdict raises no class of its own
+        except Exception as error:  # rocksdict has no exception class of its own
             if Path(self._path).is_file():
                 raise NotADirectoryError(
                     f"path must be a folder, not the file {self._path!r}"
@@ -305,7 +305,7 @@ class _TranslatedErrors:
 
 
 def _close_when_idle(db: Any) -> None:
-    """Close a database, which it refuses while another thread is in a call."""
+    """Close a database; while another thread is in a call, it refuses, so try again."""
     until = now() + _MAX_CALL
     while True:
         try:
@@ -318,7 +318,7 @@ def _close_when_idle(db: Any) -> None:
 
 
 class _Closed:
-    """The database after it was closed: no call begins any more."""
+    """Takes the place of a closed database and refuses every call."""
 
     def close(self) -> None:
         """Do nothing, as guards that share a store close it one after the other."""
@@ -328,7 +328,7 @@ class _Closed:
 
 
 class _OfParent:
-    """The database in a process that was forked from the one that opened it."""
+    """Takes the place of the database in a forked child and refuses every call."""
 
     def __init__(self, path: str) -> None:
         self._path = path

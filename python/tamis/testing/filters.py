@@ -153,7 +153,7 @@ def warns(category: type[Warning], match: str = "") -> Iterator[list[Any]]:
 
 
 def within_noise(measured: float, expected: float, trials: int) -> bool:
-    """Tell whether a fair coin with this bias gives such a share of the trials.
+    """Tell whether a coin with this bias would give such a share of the trials.
 
     >>> within_noise(0.0101, 0.01, 100_000), within_noise(0.02, 0.01, 100_000)
     (True, False)

@@ -78,7 +78,7 @@ def index_holds_the_hash_of_every_key(case: StoreCase) -> None:
 
 
 def another_seed_rebuilds_the_index(case: StoreCase) -> None:
-    """A guard whose filter hashes otherwise finds an index of its own hashes."""
+    """For a guard with another seed, the store rebuilds the index with its hashes."""
     for seed in (1, 2):
         with case.guard(seed=seed) as g:
             g.put_many((i, "x") for i in range(50))

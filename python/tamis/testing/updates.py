@@ -1,4 +1,4 @@
-"""The contract of filters that change: insertions, removals, merges, and threads beside them."""
+"""The contract of filters that change: insertions, removals, merges, and concurrent threads."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def overrun_is_visible(case: FilterCase) -> None:
         return
     with warns(CapacityWarning, match="its capacity of 1000"):
         f.update(range(3000))
-    f.update(range(3000, 3100))  # said once: a second warning would be an error here
+    f.update(range(3000, 3100))  # warns once: a second warning would be an error here
     f.add("one more")
     assert len(f) > 2500
     assert f.expected_fpr > 2 * rate
@@ -118,7 +118,7 @@ def overrun_is_visible(case: FilterCase) -> None:
 
 @of_tamis
 def warns_above_its_capacity(case: FilterCase) -> None:
-    """Not at the capacity; above it at once if the filter counts slots, or within a twentieth."""
+    """No warning at the capacity; above it, at the first key or within 5 % of the capacity."""
     if not case.inserts:
         return
     capacity = 20_000
@@ -126,7 +126,7 @@ def warns_above_its_capacity(case: FilterCase) -> None:
     for seed, at_once in enumerate((True, False, True, False)):
         f = case.make(capacity, fpr=2**-8, seed=seed)
         f.update(np.arange(capacity))  # a warning would be an error here
-        if not (case.deletes or case.bounded):  # what is stored once, is counted once
+        if not (case.deletes or case.bounded):  # repeated keys are counted once
             f.update(np.arange(capacity))
             f.update(list(range(capacity)))
         expected: Any = warns(CapacityWarning) if case.warns else nullcontext([])
@@ -145,8 +145,8 @@ def overrun_is_visible_at_any_rate(case: FilterCase) -> None:
     """The same for filters that err often."""
     if not case.inserts or case.bounded:
         return
-    rate = 0.4  # but fingerprints of one bit have none to give
-    if case.deletes:
+    rate = 0.4
+    if case.deletes:  # growth takes bits from the fingerprints
         rate = 0.01 if case.layered else 0.05
     f = case.make(10_000, fpr=rate)
     with warns(CapacityWarning):

@@ -285,7 +285,8 @@ impl Filters {
         Ok(self.directory().find(&self.files, name)?)
     }
 
-    /// The sizes of the filters, which are in `parts` parts, from number `start` up to `stop`.
+    /// The sizes of filters `start` to `stop`, and the memory overhead of loading them in `parts`
+    /// parts.
     #[pyo3(signature = (parts=1, start=0, stop=None))]
     fn sizes(
         &self,

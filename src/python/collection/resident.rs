@@ -148,7 +148,7 @@ impl Resident {
         candidates_many(py, &self.hasher, keys, work, |part| self.lookup(part, limit, hybrid))
     }
 
-    /// Writes the length of each prefix to the element of its filter.
+    /// Writes the length of each prefix in bits to the element of its filter.
     fn kept_into(&self, mut out: PyReadwriteArray1<'_, i64>) -> PyResult<()> {
         let out = out.as_slice_mut()?;
         for (id, kept) in self.resident.kept() {

@@ -100,7 +100,7 @@ impl Sliced {
         Ok(PyArray1::from_vec(py, ids))
     }
 
-    /// Writes the length of each prefix to the element of its filter, whose full sizes are given.
+    /// Writes the length of each prefix in bits to the element of its filter.
     fn kept_into(&self, mut out: PyReadwriteArray1<'_, i64>) -> PyResult<()> {
         let rows = self.directory.all_rows(&self.files)?;
         let out = out.as_slice_mut()?;

@@ -206,16 +206,16 @@ def full(
 def _ribbons(keys: Ints, fpr: float) -> Ribbon:
     slots, codes = ribbon.column_slots(keys)
     columns = np.full(len(keys), max(1, math.ceil(-math.log2(fpr))), np.int64)
-    return _known(Ribbon(slots, columns, np.minimum(slots, ribbon.WIDE), codes, keys))
+    return _precompute(Ribbon(slots, columns, np.minimum(slots, ribbon.WIDE), codes, keys))
 
 
 def _blooms(kind: type[BloomCurve], keys: Ints, fpr: float) -> BloomCurve:
     bits, hashes = bloom_size(keys, fpr)
-    return _known(kind(bits * (keys > 0), hashes, keys))
+    return _precompute(kind(bits * (keys > 0), hashes, keys))
 
 
-def _known(curve: AnyCurve) -> AnyCurve:
-    """Compute the cached values of a curve, so that `take` copies them."""
+def _precompute(curve: AnyCurve) -> AnyCurve:
+    """Fill the caches of a curve, so that `take` copies them."""
     curve.worth(0.0, np.zeros(len(curve.bits)))
     return curve
 
@@ -257,7 +257,7 @@ def _counts(name: str, values: npt.ArrayLike) -> Ints:
 
 
 def utilities(utility: npt.ArrayLike | None, length: int, what: str = "filter") -> Floats:
-    """Return utilities as an array: one finite number from 0 on per filter (default: 1)."""
+    """Return utilities as an array: one finite, non-negative number per filter (default: 1)."""
     if utility is None:
         return np.ones(length)
     try:

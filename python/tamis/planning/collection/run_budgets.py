@@ -43,14 +43,15 @@ def split_runs(keys: Ints, utility: Floats, known: Frequencies, bits: int) -> In
         middle = (low + high) / 2
         low, high = (middle, high) if runs.worth(middle).sum() > bits else (low, middle)
     shares = runs.worth(high)
-    # Below one price, a filter may be worth nothing, and just below it more than is left.
+    # Worth jumps from 0 at the price below which a filter pays, so bits may be left over: give them
+    # to the filter with the largest jump.
     left = bits - float(shares.sum())
     if left > 0:
         more = runs.worth(low) - shares
         order = np.argsort(-more, kind="stable")
         shares[order[0]] += min(left, max(float(more[order[0]]), 0.0))
-    # If all absent keys are known, few bits suffice by the formula above, but the filter of a small
-    # run takes more: divide the rest by keys.
+    # If all absent keys are known, the formula above leaves bits over, but filters of small runs
+    # need more than it says: divide the rest in proportion to the keys.
     left = bits - float(shares.sum())
     if left > 0:
         shares += left * keys[used] / keys[used].sum()
@@ -59,7 +60,7 @@ def split_runs(keys: Ints, utility: Floats, known: Frequencies, bits: int) -> In
 
 
 class _Runs:
-    """Bits that are worth a price, for each run."""
+    """How many bits each run should get at a given price per bit."""
 
     def __init__(self, keys: Ints, utility: Floats, known: Frequencies) -> None:
         counts = np.geomspace(1, known.size, _POINTS) if known.size else np.zeros(0)

@@ -92,7 +92,7 @@ def compare(
     absent = _absent(groups, *counts, margin=0.0)
     shares = absent / absent.sum() if absent.sum() else p
     planned = float(p @ rates)
-    # Members whose queries fall a little beside the plan are no reason for an alarm.
+    # Small deviations of the members from the plan are no reason for an alarm.
     surely = _absent(groups, *counts, margin=ALARM)
     known = surely.sum()
     noise = _SIGMAS * float(np.sqrt((rates**2) @ counts[0])) / max(known, 1.0)

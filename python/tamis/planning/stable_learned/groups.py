@@ -253,7 +253,7 @@ def paper_cells(q: Any, bits: int, chosen: Sequence[tuple[int, int]]) -> list[in
 
 
 def paper_sizes(
-    p: Any, q: Any, *, bits: int, fpr: float, gap: int, most_values: Sequence[int] = (1, 3, 7)
+    p: Any, q: Any, *, bits: int, fpr: float, gap: int, max_values: Sequence[int] = (1, 3, 7)
 ) -> list[StableSize]:
     """Return the filters of section 4: rates by Eq. 18, K and Max by enumeration, m_j by Eq. 20.
 
@@ -262,19 +262,19 @@ def paper_sizes(
     Figure 7: those have the lowest P by Eq. 19 as printed, but reject more keys.)
 
     >>> for size in paper_sizes([0.485, 0.390, 0.125], [0.090, 0.347, 0.563],
-    ...                         bits=16_384, fpr=0.01, gap=100, most_values=[1]):
+    ...                         bits=16_384, fpr=0.01, gap=100, max_values=[1]):
     ...     print(size)
     StableSize(cells=11878, most=1, hashes=4, decrements=16)
     StableSize(cells=3080, most=1, hashes=4, decrements=15)
     StableSize(cells=1424, most=1, hashes=3, decrements=14)
     """
     p, q = np.maximum(p, 1e-9), np.maximum(q, 1e-9)
-    found = _paper_choice(p, q, bits, fpr, gap, most_values)
+    found = _paper_choice(p, q, bits, fpr, gap, max_values)
     small = next((j for j, size in enumerate(found) if _too_small(size)), None)
     if small is None:
         return found
     enough = bits
-    while any(map(_too_small, _paper_choice(p, q, enough, fpr, gap, most_values))):
+    while any(map(_too_small, _paper_choice(p, q, enough, fpr, gap, max_values))):
         enough = 2 * enough if enough else 64
     raise ValueError(
         f"bits must be at least about {enough}, not {bits}, or use fewer groups: by the paper's "
@@ -288,7 +288,7 @@ def _too_small(size: StableSize) -> bool:
 
 
 def _paper_choice(
-    p: Any, q: Any, bits: int, fpr: float, gap: int, most_values: Sequence[int]
+    p: Any, q: Any, bits: int, fpr: float, gap: int, max_values: Sequence[int]
 ) -> list[StableSize]:
     rates = paper_rates(p, fpr)
     chosen = []
@@ -297,7 +297,7 @@ def _paper_choice(
             StableSize(
                 bits // stable.counter_bits(most), most, k, stable.whole_decrements(k, most, rate)
             )
-            for most in most_values
+            for most in max_values
             for k in range(1, 11)
         ]
         best = min(sizes, key=lambda size: stable.false_negatives(size, gap))

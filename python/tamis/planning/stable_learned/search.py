@@ -179,7 +179,7 @@ class _Search:
             best = now
         return rows, shares
 
-    def one(self, group: int, row: int, share: float) -> tuple[float, float]:
+    def outcome(self, group: int, row: int, share: float) -> tuple[float, float]:
         """Return the rate and the rejected members of a group with this row."""
         if row < 0:
             return (self.p[group], 0.0) if row == _YES else (0.0, self.q[group])
@@ -190,18 +190,20 @@ class _Search:
         return float(self.p[group] * self.table.rate[row]), float(self.q[group] * denied)
 
     def denied(self, rows: list[int], shares: Floats) -> float:
-        return sum(self.one(j, row, shares[j])[1] for j, row in enumerate(rows))
+        return sum(self.outcome(j, row, shares[j])[1] for j, row in enumerate(rows))
 
     def trade(self, rows: list[int], shares: Floats, i: int, j: int) -> None:
         """Give groups i and j the best filters within the bits and the rate of both."""
         if self.q[i] == 0 or self.q[j] == 0:
             return
         others = sum(
-            self.one(k, rows[k], shares[k])[0] for k in range(len(rows)) if k not in (i, j)
+            self.outcome(k, rows[k], shares[k])[0] for k in range(len(rows)) if k not in (i, j)
         )
         rate_left = self.fpr - others + 1e-15
         both = shares[i] + shares[j]
-        best = self.one(i, rows[i], shares[i])[1] + self.one(j, rows[j], shares[j])[1] - 1e-9
+        best = (
+            self.outcome(i, rows[i], shares[i])[1] + self.outcome(j, rows[j], shares[j])[1] - 1e-9
+        )
         own = shares[i] / both if both else 0.5
         near = np.clip(own + np.array([-0.01, -0.003, -0.001, 0, 0.001, 0.003, 0.01]), 0, 1)
         splits = np.unique(np.concatenate([[0.0, 1.0], _SPLITS, near]))

@@ -41,7 +41,7 @@ def search_for(kind: str) -> Search:
         allowed = goal.allowed(expected, rates / 2, psi, checks, bits)
         cost = goal.cost(expected, psi, checks, kind)
         scores = np.where(allowed, goal.objective(bits, cost), math.inf)
-        # Where nothing is unknown, every rate of the layer is as good: the lowest that fits.
+        # If all negatives are known, all rates of the layer are equally good: take the lowest.
         i = int(np.lexsort((rates, scores))[0])
         if not scores[i] < cutoff:
             return None
@@ -55,7 +55,7 @@ def search_for(kind: str) -> Search:
 
 
 def _functions_bits(items: Array) -> Array:
-    """Bits of the function of each number of items; of many numbers, from neighbouring ones."""
+    """Return the bits of a function for each number of items; if many, by powers of two."""
     if len(items) <= _SINGLY:
         return np.array([function_bits(math.ceil(n)) for n in items.tolist()])
     octave = np.exp2(np.ceil(np.log2(items)))
@@ -64,7 +64,7 @@ def _functions_bits(items: Array) -> Array:
 
 
 def _range(kind: str, goal: Goal) -> tuple[float, float]:
-    """The rates between which layers of any rate are tried."""
+    """Return the lowest and the highest rate to try for a continuous kind."""
     if not KINDS[kind].continuous:
         return 0.0, 0.0
     least = goal.fpr / 4 if goal.minimizes_bits else 2.0 ** -(goal.budget / goal.keys)
@@ -73,9 +73,9 @@ def _range(kind: str, goal: Goal) -> tuple[float, float]:
 
 @lru_cache(maxsize=8)
 def _first_layers(kind: str, keys: int, least: float, most: float) -> tuple[Array, Array, Array]:
-    """Rate, fingerprint length and bits of each layer that the keys could have.
+    """Return the rate, fingerprint length and bits of each candidate for the first layer.
 
-    Where lengths can be fractions, no length at all comes first, for those below one.
+    For kinds with fractional lengths, length 0 comes first, as the lower end of those below 1.
     """
     lengths = KINDS[kind].lengths
     if lengths is None:
@@ -88,7 +88,7 @@ def _first_layers(kind: str, keys: int, least: float, most: float) -> tuple[Arra
 
 
 class _Fraction(NamedTuple):
-    """A first layer of a length that is not whole, and the bits of it and the function."""
+    """A first layer of fractional length, and its bits including the function."""
 
     length: float
     rate: float
@@ -98,11 +98,11 @@ class _Fraction(NamedTuple):
 def _fraction(
     kind: str, goal: Goal, negatives: int, psi: float, rates: Array, bits: Array
 ) -> _Fraction | None:
-    """Find the best length of the first layer that is not whole, given the bits of whole ones.
+    """Find the best fractional length of the first layer, given the bits of whole lengths.
 
-    Between two whole lengths, the first of them 0, the bits are nearly linear in the length. So
-    those within a budget end between the longest that fits and the next; and for a rate, the best
-    is whole or the shortest that has it.
+    Between two whole lengths (from 0 on), the bits are nearly linear in the length. So the longest
+    length within a budget is between the longest whole one that fits and the next; for a rate, the
+    best length is whole, or the shortest that reaches the rate.
     """
     fractional = KINDS[kind].fractional
     assert fractional is not None
@@ -121,7 +121,7 @@ def _fraction(
         found = _at(kind, goal, negatives, length)
         if found is None or found.bits <= goal.budget:
             return found
-        # A part of a column takes a few bits in itself.
+        # A fraction of a column takes a few bits of overhead.
         length -= (found.bits - goal.budget + 1) / column
     return None
 
@@ -134,7 +134,7 @@ def _at(kind: str, goal: Goal, negatives: int, length: float) -> _Fraction | Non
 
 
 def _highest_rate(goal: Goal, psi: float) -> float:
-    """The highest rate of the first layer with which a stack keeps to every constraint."""
+    """The highest rate of the first layer at which a stack meets every constraint."""
     needed = [1.0, 2 * goal.max_fpr_bound]
     if psi < 1:
         needed.append(2 * goal.fpr / (1 - psi))

@@ -15,7 +15,7 @@ least (1 − ψ)·accepted, and the bits only grow. Hence these bounds:
   keys. For n keys and m negatives, and an acceptance of a share ε of everything, this takes at
   least n·log2(1/ε) + m·d(φ‖ε) bits, d being the relative entropy; the least is at
   ε = (n + φ·m)/(n + m).
-* Checks only add up, so a prefix that takes more than are allowed is the end.
+* Each layer adds checks, so a prefix that takes more than are allowed is not extended.
 * If a layer of keys lets hardly any query pass, `SLACK` of the best rate so far, longer
   fingerprints in its place could not lower the rate by more than that.
 * A stack that lowers the best cost so far by less than `SLACK` of it is no improvement.
@@ -44,7 +44,7 @@ from tamis.planning.stacked.metrics import Checks
 from tamis.planning.stacked.sweep import Search
 
 MAX_LAYERS = 9
-"""The most layers of a stack."""
+"""Layers of a stack, at most."""
 
 SLACK = 1e-3
 """A stack that was skipped could be better than the best at that time by this fraction."""
@@ -202,7 +202,7 @@ class _Search:
         first = bisect_left(lengths, True, key=low_enough) if smallest else len(lengths) - 1
         if first < len(lengths):
             bits, rate = fingerprint_layer(self.kind, items, lengths[first])
-            self.ended(prefix, lengths[first], rate, prefix.bits + bits)
+            self.consider(prefix, lengths[first], rate, prefix.bits + bits)
 
     def predicted(self, prefix: _Prefix, rate: float) -> tuple[float, float, Checks]:
         """Return the rate, the bound and the checks of a prefix and a last layer of this rate."""
@@ -216,8 +216,8 @@ class _Search:
         expected = self.psi * prefix.negatives_pass * rate + (1 - self.psi) * bound
         return expected, bound, checks
 
-    def ended(self, prefix: _Prefix, length: int, rate: float, bits: int) -> None:
-        """Take a whole stack if it is the best that is allowed."""
+    def consider(self, prefix: _Prefix, length: int, rate: float, bits: int) -> None:
+        """Keep the stack of a prefix and a last layer if it is allowed and the best so far."""
         goal = self.goal
         expected, bound, checks = self.predicted(prefix, rate)
         if not goal.allowed(expected, bound, self.psi, checks, bits):
@@ -259,7 +259,7 @@ class _Search:
         return kept[::-1] if self.goal.minimizes_bits else kept
 
     def dominated(self, reach: float, items: int, length: int) -> bool:
-        """Whether a longer fingerprint in a layer of negatives is as good for all but some keys."""
+        """Whether one more bit in a layer of negatives costs and changes less than the slack."""
         if length + 1 not in self.lengths:
             return False
         bits, rate = fingerprint_layer(self.kind, items, length)
@@ -297,7 +297,7 @@ class _Search:
     def hopeless(
         self, met: Checks, stored: float, keys_pass: float, accepted: float, bits: int
     ) -> bool:
-        """Whether the layers that must follow cannot fit, by information theory."""
+        """Whether the remaining layers cannot fit, by the information-theoretic bound above."""
         if not self.psi:
             return False
         share = (self.rate_limit(met) - (1 - self.psi) * accepted) / (self.psi * stored)
@@ -307,7 +307,7 @@ class _Search:
             return True
         keys, negatives = self.goal.keys * keys_pass, self.negatives * stored
         yes = (keys + share * negatives) / (keys + negatives)
-        if yes == 1:  # by rounding: next to the keys the negatives are too few to tell anything
+        if yes == 1:  # rounded: too few negatives compared with the keys for a bound
             return False
         entropy = share * math.log2(share / yes) + (1 - share) * math.log2((1 - share) / (1 - yes))
         return bits - keys * math.log2(yes) + negatives * entropy > self.limit
