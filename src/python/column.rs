@@ -9,7 +9,7 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyList, PyString};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString};
 use std::ops::Range;
 
 /// Objects read from an iterable between two checks for signals: Ctrl-C ends one that never ends.
@@ -57,6 +57,9 @@ impl<'py> Keys<'py> {
             return Err(PyTypeError::new_err(format!(
                 "keys must be a list, an array or a column of keys, not one {kind}; pass [key] for one key"
             )));
+        }
+        if let Some(keys) = objects_of_frame(keys)? {
+            return Keys::objects(&keys);
         }
         if let Some(parts) = arrow::import(keys)? {
             let parts: Vec<Part> = parts.into_iter().map(Part::Arrow).collect();
@@ -481,4 +484,49 @@ fn described(format: &str) -> String {
         "e" | "f" | "d" | "g" => "floats".into(),
         other => format!("buffer format '{other}'"),
     }
+}
+
+/// The keys of a pandas or Polars column or table with a column of Python objects, as an iterable of
+/// objects; `None` for anything else. Their conversion to Arrow would change values: it cuts
+/// timestamps to microseconds, drops the time of day, or hands out addresses.
+fn objects_of_frame<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let kind = keys.get_type();
+    let module = kind.module()?;
+    let module = module.to_str()?;
+    let pandas = module.starts_with("pandas");
+    if !pandas && !module.starts_with("polars") {
+        return Ok(None);
+    }
+    let is_object = |dtype: Bound<'py, PyAny>| -> PyResult<bool> {
+        let name = dtype.str()?;
+        let name = name.to_str()?.to_lowercase();
+        Ok(["object", "period", "interval"].iter().any(|each| name.starts_with(each)))
+    };
+    if kind.name()? != "DataFrame" {
+        let typed = keys.hasattr("dtype")? && is_object(keys.getattr("dtype")?)?;
+        return if typed {
+            keys.call_method0(if pandas { "tolist" } else { "to_list" }).map(Some)
+        } else {
+            Ok(None)
+        };
+    }
+    let types: Vec<Bound<'py, PyAny>> =
+        keys.getattr("dtypes")?.try_iter()?.collect::<PyResult<_>>()?;
+    let mut objects = false;
+    for dtype in types.iter().cloned() {
+        objects |= is_object(dtype)?;
+    }
+    if !objects {
+        return Ok(None);
+    }
+    let rows = if pandas {
+        let plain = PyDict::new(keys.py());
+        plain.set_item("index", false)?;
+        plain.set_item("name", keys.py().None())?;
+        keys.call_method("itertuples", (), Some(&plain))?
+    } else {
+        keys.call_method0("rows")?
+    };
+    PyList::new(keys.py(), rows.try_iter()?.collect::<PyResult<Vec<_>>>()?)
+        .map(|rows| Some(rows.into_any()))
 }

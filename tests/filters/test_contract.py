@@ -14,6 +14,10 @@ def test_contract(check, specimen):
     check(specimen)
 
 
+def distinct(keys):
+    return list(dict.fromkeys(keys.tolist() if isinstance(keys, np.ndarray) else keys))
+
+
 class Outsider:
     """A Bloom filter that is no filter of tamis, with no more than `check_filter` asks for."""
 
@@ -26,7 +30,7 @@ class Outsider:
 
     @classmethod
     def build(cls, keys, *, fpr):
-        f = cls(len(set(np.asarray(keys).tolist())), fpr)
+        f = cls(len(distinct(keys)), fpr)
         f.update(keys)
         return f
 
@@ -43,7 +47,7 @@ class Outsider:
         return bool(self.contains([key])[0])
 
     def update(self, keys):
-        keys = list(dict.fromkeys(np.asarray(keys).tolist()))
+        keys = distinct(keys)
         if keys:
             self.keys += len(keys)
             for at in self.places(keys):
@@ -84,6 +88,20 @@ class Denying(Outsider):
         super().update([key for key in keys if key != 4711])
 
 
+class Unpickled(Outsider):
+    """Forgets its keys on the way to another process."""
+
+    def __setstate__(self, state):
+        self.__dict__ = {**state, "bits": np.zeros_like(state["bits"])}
+
+
+class Unlike(Outsider):
+    """Answers single keys otherwise than batches."""
+
+    def __contains__(self, key):
+        return True
+
+
 class Boasting(Outsider):
     """Claims half of its rate."""
 
@@ -101,6 +119,8 @@ class Unmerged(Outsider):
     ("cls", "check"),
     [
         (Denying, "denies_no_key"),
+        (Unlike, "answers_alike_one_by_one"),
+        (Unpickled, "comes_back_from_a_pickle"),
         (Boasting, "errs_as_expected"),
         (Unmerged, "merges_what_it_says"),
     ],

@@ -517,3 +517,26 @@ def test_endless_keys_can_be_interrupted():
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert len(f) == 0
+
+
+def test_columns_of_objects_are_their_objects():
+    """Their conversion to Arrow would cut nanoseconds, drop times of day or hash addresses."""
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    fine = pd.Timestamp("2024-01-01 00:00:00.123456789")
+    finer = fine + pd.Timedelta(1)
+    assert rows(pd.Series([fine, finer], dtype=object)) == rows([fine, finer])
+    frame = pd.DataFrame({"t": pd.Series([fine, finer], dtype=object), "n": [1, 1]})
+    assert rows(frame) == rows([(fine, 1), (finer, 1)])
+    assert rows(frame[["t"]]) == rows([fine, finer])
+    tuples = [("a", 1), ("b", 2)]
+    assert rows(pd.Series(tuples)) == rows(pl.Series(tuples, dtype=pl.Object)) == rows(tuples)
+    text = pd.Series(["a", "b"], dtype=object)
+    assert rows(text) == rows(["a", "b"])
+    for wrong in (
+        pd.Series([fine, "a"], dtype=object),
+        pd.Series(pd.period_range("2024-01", periods=2, freq="M")),
+        pd.Series(pd.interval_range(0, 2)),
+        pl.DataFrame({"k": pl.Series([object()], dtype=pl.Object), "n": [1]}),
+    ):
+        with pytest.raises(TypeError, match=r"a key is|keys of one kind"):
+            rows(wrong)

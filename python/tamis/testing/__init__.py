@@ -63,6 +63,8 @@ def check_store(open: Callable[[str], Any], *, exclusive: bool = False) -> None:
 
 
 def _run(check: Callable[[Any], None], case: Any, subject: str) -> None:
+    if not __debug__:
+        raise RuntimeError("the checks are assertions: run Python without -O")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an unexpected warning fails the check

@@ -18,6 +18,12 @@ import numpy as np
 import tamis
 from tamis.errors import IncompatibleError
 
+ODD_KEYS: tuple[Any, ...] = (
+    [-1, -(2**63), 2**31, 2**63, 2**64 - 1],
+    ["", "é", "\0", "a" * 300],
+    [b"\0", b"\xff" * 40],
+)
+
 SIGMAS = 5.0
 """A fair sample leaves this many standard deviations once in 1.7 million checks."""
 
@@ -190,6 +196,18 @@ def denies_no_key(case: FilterCase) -> None:
             assert f.contains(keys).all()
             assert all(key in f for key in list(keys)[:200])
             assert len(f) == n
+    for odd in ODD_KEYS:
+        f = case.build(odd, fpr=0.01)
+        assert f.contains(odd).all(), odd
+        assert all(key in f for key in odd), odd
+
+
+@of_sets
+def answers_alike_one_by_one(case: FilterCase) -> None:
+    """A query for one key and a batch give the same answers."""
+    f = case.build(range(1000), fpr=0.1)
+    queries = range(900, 3000)
+    assert [key in f for key in queries] == f.contains(queries).tolist()
 
 
 def empty_set_says_no(case: FilterCase) -> None:
@@ -314,6 +332,7 @@ def refuses_bad_arguments(case: FilterCase) -> None:
 
 CHECKS = (
     denies_no_key,
+    answers_alike_one_by_one,
     empty_set_says_no,
     errs_as_expected,
     keeps_to_the_budget,

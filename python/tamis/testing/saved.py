@@ -14,6 +14,14 @@ from tamis.errors import FormatError, IncompatibleError
 from tamis.testing.filters import FilterCase, of_tamis, raises
 
 
+def comes_back_from_a_pickle(case: FilterCase) -> None:
+    """A pickled filter, as another process gets it, gives the same answers."""
+    f = case.build(range(300), fpr=0.05)
+    twin = pickle.loads(pickle.dumps(f))
+    assert (twin.contains(range(3000)) == f.contains(range(3000))).all()
+    assert len(twin) == len(f)
+
+
 @of_tamis
 def comes_back_from_bytes(case: FilterCase) -> None:
     """Bytes, files, mappings, pickles and copies give the same filter."""
@@ -126,6 +134,7 @@ def keeps_a_secret_key_secret(case: FilterCase) -> None:
 
 
 CHECKS = (
+    comes_back_from_a_pickle,
     comes_back_from_bytes,
     copies_are_apart,
     replaces_a_file_under_a_mapping,
