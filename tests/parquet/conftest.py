@@ -2,14 +2,12 @@
 
 import pytest
 
-pq = pytest.importorskip("pyarrow.parquet")
-
-from lakes import users  # noqa: E402
-
 
 @pytest.fixture
 def lake(tmp_path):
     """Three files of ten row groups each."""
+    from lakes import pq, users
+
     for i in range(3):
         pq.write_table(users(1000 * i, 1000), tmp_path / f"{i}.parquet", row_group_size=100)
     return tmp_path
