@@ -136,7 +136,7 @@ fn datetimes(array: &Bound<'_, PyAny>, masked: bool) -> PyResult<Column> {
     let order = dtype.getattr("str")?.extract::<String>()?;
     let filled = match masked {
         true => {
-            let null = array.py().import("numpy")?.call_method1("datetime64", ("NaT",))?;
+            let null = array.py().import("numpy")?.call_method1("array", ("NaT", &dtype))?;
             array.call_method1("filled", (null,))?
         }
         false => array.clone(),

@@ -173,7 +173,7 @@ NOT_KEYS = [
     decimal.Decimal("inf"),
     datetime.time(0),
     datetime.timedelta(0),
-    np.datetime64("NaT"),
+    np.datetime64("NaT", "ns"),
     np.datetime64(1, "ps"),
     np.timedelta64(0, "s"),
     uuid.UUID(int=0),

@@ -246,7 +246,7 @@ def test_datetimes_are_nanoseconds_in_utc(moment):
     assert rows([moment]) == [hash_key(moment)]
     assert rows([moment.date()]) == [hash_key(moment.date())]
     naive = moment.replace(tzinfo=None)
-    assert rows([naive]) == rows(pa.array([naive])) == rows([np.datetime64(naive)])
+    assert rows([naive]) == rows(pa.array([naive])) == rows([np.datetime64(naive, "us")])
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_objects_that_refer_to_themselves_are_refused():
         ([dt.date(2024, 1, 1), dt.datetime(2024, 1, 1)], TypeError, r"a timestamp, after dates"),
         ([Decimal("1e39")], OverflowError, r"keys\[0\] is a Decimal of over 38 digits"),
         ([Decimal("1e-128")], OverflowError, r"keys\[0\] is a Decimal of over 127 decimal places"),
-        ([np.datetime64("NaT")], TypeError, r"keys\[0\] is NaT"),
+        ([np.datetime64("NaT", "ns")], TypeError, r"keys\[0\] is NaT"),
         (np.array(["2024", "NaT"], "M8[s]"), TypeError, r"keys\[1\] is NaT"),
         (np.array([1000, 1], "M8[ps]"), TypeError, r"keys\[1\] is .* a fraction of a nanosecond"),
         (
