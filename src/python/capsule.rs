@@ -179,7 +179,7 @@ fn imported(
     Ok(Some(make_array(data.map_err(|error| damaged(name, error.to_string()))?)))
 }
 
-/// Checks that the fields of an array, its children and its dictionary are possible for its type.
+/// Checks that the fields of an array, its children and its dictionary are valid for its type.
 /// Resets the null count, so that it is counted rather than trusted.
 ///
 /// # Safety
