@@ -96,14 +96,14 @@ fn bloom(present: &[Hash128], absent: &[Hash128]) {
         };
         row(&format!("Bloom, {}", layout.name()), bits, times, absent, reference);
         match layout {
-            Layout::Blocked => beside::<Split>(shape, present, absent),
-            _ => beside::<Plain>(shape, present, absent),
+            Layout::Blocked => compare::<Split>(shape, present, absent),
+            _ => compare::<Plain>(shape, present, absent),
         }
     }
 }
 
 /// Ours, and a filter of fastfilter_cpp of the same size, in turns.
-fn beside<P: Peer>(shape: Shape, present: &[Hash128], absent: &[Hash128]) {
+fn compare<P: Peer>(shape: Shape, present: &[Hash128], absent: &[Hash128]) {
     let ours = || {
         let bloom = Bloom::new(shape).unwrap();
         bloom.insert(present).unwrap();
@@ -265,7 +265,7 @@ fn fuse(present: &[Hash128], absent: &[Hash128]) {
         let highs = || {
             let mut partitions = Partitions::new(present.len(), present.len()).unwrap();
             partitions.extend_from(present.iter().map(|hash| hash.hi));
-            Highs::new(vec![partitions]).filter(|highs| !highs.seem_repeated()).unwrap()
+            Highs::new(vec![partitions]).filter(|highs| !highs.seem_repeated().unwrap()).unwrap()
         };
         let built = || Fuse::of_highs(shape, &highs(), 1).unwrap().unwrap();
         let build = median(present.len(), || drop(black_box(built())));

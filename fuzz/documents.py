@@ -56,9 +56,9 @@ def seed_snapshot(frame, folder):
 
 def use_snapshot(data, folder):
     (folder / "snapshot").write_bytes(data)
-    f, store, epoch = snapshot.load(folder / "snapshot", None)
+    f, store, position = snapshot.load(folder / "snapshot", None)
     assert isinstance(store, bytes)
-    assert isinstance(epoch, str)
+    assert isinstance(position, str)
     f.contains(range(60))
 
 
@@ -115,7 +115,7 @@ def use_runs(data, folder):
     c.candidates_many(range(60))
     c.candidates("ada")
     c.save(folder / "again")
-    c.allocate(budget=max(c.least_budget, 5000), workload=KNOWN)
+    c.allocate(budget=max(c.min_budget, 5000), workload=KNOWN)
     assert c.size_in_bytes >= 0
 
 

@@ -76,7 +76,7 @@ def use_collection(path, again):
     c.candidates_many(range(60))
     c.candidates("ada")
     c.save(again)
-    c.allocate(budget=max(c.least_budget, 100))
+    c.allocate(budget=max(c.min_budget, 100))
     c.candidates_many(range(60))
 
 

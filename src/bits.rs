@@ -138,7 +138,7 @@ impl Buffer {
     /// The words of one of `parts` equal parts.
     pub fn part(&self, part: usize, parts: usize) -> Range<usize> {
         let words = self.len.div_ceil(8) as u64;
-        share(words, part, parts) as usize..share(words, part + 1, parts) as usize
+        part_start(words, part, parts) as usize..part_start(words, part + 1, parts) as usize
     }
 
     /// A larger buffer with the same beginning and zeros behind it.
@@ -163,7 +163,7 @@ impl Drop for Buffer {
 }
 
 /// The start of one of `parts` equal parts of `0..n`.
-pub fn share(n: u64, part: usize, parts: usize) -> u64 {
+pub fn part_start(n: u64, part: usize, parts: usize) -> u64 {
     (u128::from(n) * part as u128 / parts as u128) as u64
 }
 

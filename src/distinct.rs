@@ -9,7 +9,10 @@ mod repeats;
 use crate::bits::{Zero, zeros};
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
-use repeats::{Repeats, deduplicate, find};
+use crate::interrupt;
+use crate::memory::{self, TryGrow};
+use crate::threads;
+use repeats::{Repeats, deduplicate, find, places};
 use std::ops::Range;
 
 /// Target number of hashes per partition: up to 16,384 of 16 bytes, with their lookup table, fit
@@ -67,12 +70,11 @@ impl<T: Item> Partitions<T> {
             if count == 1 { share } else { mean + 5 * (mean as f64).sqrt() as usize };
         let hashes =
             zeros(count.saturating_mul(partition_capacity)).map_err(|_| no_memory(share))?;
-        let overflow = vec![Vec::new(); count];
         Ok(Partitions {
             hashes,
             partition_capacity,
-            lengths: vec![0; count],
-            overflow,
+            lengths: memory::filled(count, 0)?,
+            overflow: memory::filled(count, Vec::new())?,
             lost: false,
             shift: 64 - count.ilog2(),
         })
@@ -118,8 +120,8 @@ pub struct Highs(Vec<Partitions<u64>>);
 impl Highs {
     /// From the collections of at least one thread; `None` if one lost hashes.
     pub fn new(collected: Vec<Partitions<u64>>) -> Option<Highs> {
-        let whole = !collected.is_empty() && !collected.iter().any(|from| from.lost);
-        whole.then_some(Highs(collected))
+        let complete = !collected.is_empty() && !collected.iter().any(|from| from.lost);
+        complete.then_some(Highs(collected))
     }
 
     /// Their number, repetitions included.
@@ -134,19 +136,28 @@ impl Highs {
 
     /// Whether sampled partitions have repetitions; if only few hashes are repeated, the sample may
     /// have none.
-    pub fn seem_repeated(&self) -> bool {
-        (0..self.0[0].lengths.len()).step_by(SAMPLED).any(|at| {
-            let mut sorted =
-                self.0.iter().flat_map(|from| from.partition(at)).collect::<Vec<_>>().concat();
+    pub fn seem_repeated(&self) -> Result<bool> {
+        let mut sorted = Vec::new();
+        for at in (0..self.0[0].lengths.len()).step_by(SAMPLED) {
+            sorted.clear();
+            for part in self.0.iter().flat_map(|from| from.partition(at)) {
+                sorted.try_extend(part)?;
+            }
             sorted.sort_unstable();
-            sorted.windows(2).any(|pair| pair[0] == pair[1])
-        })
+            if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The partitions with high halves in `first..=last`, and some next to them.
     pub fn overlapping(&self, first: u64, last: u64) -> impl Iterator<Item = &[u64]> {
         let of = |high| partition_of(high, self.0[0].shift);
-        (of(first)..=of(last)).flat_map(|at| self.0.iter().flat_map(move |from| from.partition(at)))
+        (of(first)..=of(last)).flat_map(|at| {
+            interrupt::check();
+            self.0.iter().flat_map(move |from| from.partition(at))
+        })
     }
 }
 
@@ -190,27 +201,23 @@ impl Distinct {
             end = start + length(at);
             start..end
         };
-        let mut partitions: Vec<Range<usize>> = (0..count).map(place).collect();
+        let mut partitions: Vec<Range<usize>> = memory::collected((0..count).map(place))?;
         let (mut hashes, sources) = if in_place {
             (std::mem::take(&mut collected[0].hashes), &[][..])
         } else {
             (zeros(end).map_err(|_| no_memory(end))?, &collected[..])
         };
         let share = count.div_ceil(threads.max(1));
-        std::thread::scope(|scope| {
-            let (mut rest, mut offset) = (&mut hashes[..], 0);
-            let mut shares = partitions.chunks_mut(share).enumerate().peekable();
-            while let Some((i, partitions)) = shares.next() {
-                let end = partitions.last().map_or(offset, |last| last.end);
-                let (own, others) = std::mem::take(&mut rest).split_at_mut(end - offset);
-                let before = std::mem::replace(&mut offset, end);
-                rest = others;
-                let mut work = move || join(sources, i * share, partitions, own, before);
-                match shares.peek() {
-                    Some(_) => drop(scope.spawn(work)),
-                    None => work(),
-                }
-            }
+        let (mut rest, mut offset) = (&mut hashes[..], 0);
+        let parts = partitions.chunks_mut(share).enumerate().map(|(i, partitions)| {
+            let end = partitions.last().map_or(offset, |last| last.end);
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(end - offset);
+            let before = std::mem::replace(&mut offset, end);
+            rest = others;
+            (i * share, partitions, own, before)
+        });
+        threads::map(parts, |(first, partitions, own, before)| {
+            join(sources, first, partitions, own, before);
         });
         let len = partitions.iter().map(Range::len).sum();
         Ok(Distinct { hashes, partitions, shift, len })
@@ -228,52 +235,66 @@ impl Distinct {
 
     /// The partitions: every hash of one is below every hash of the next.
     pub fn partitions(&self) -> impl Iterator<Item = &[Hash128]> {
-        self.partitions.iter().map(|range| &self.hashes[range.clone()])
+        self.partitions.iter().map(|range| {
+            interrupt::check();
+            &self.hashes[range.clone()]
+        })
+    }
+
+    /// The hashes in ascending order.
+    pub fn sorted(&self) -> Result<impl Iterator<Item = Hash128>> {
+        let max = self.partitions.iter().map(Range::len).max().unwrap_or(0);
+        let (mut sorted, mut at) = (memory::with_capacity(max)?, 0);
+        let mut partitions = self.partitions();
+        Ok(std::iter::from_fn(move || {
+            while at == sorted.len() {
+                sorted.clear();
+                sorted.extend_from_slice(partitions.next()?);
+                sorted.sort_unstable();
+                at = 0;
+            }
+            at += 1;
+            Some(sorted[at - 1])
+        }))
     }
 
     /// The partitions with hashes whose `hi` is in `first..=last`, and some next to them.
     pub fn overlapping(&self, first: u64, last: u64) -> impl Iterator<Item = &[Hash128]> {
         let (first, last) = (partition_of(first, self.shift), partition_of(last, self.shift));
-        self.partitions[first..=last].iter().map(|range| &self.hashes[range.clone()])
+        self.partitions[first..=last].iter().map(|range| {
+            interrupt::check();
+            &self.hashes[range.clone()]
+        })
     }
 
     /// The hashes of each partition that `keep` keeps, on up to `threads` threads.
     pub fn filtered(
         &self,
         threads: usize,
-        keep: impl Fn(&[Hash128]) -> Vec<Hash128> + Sync,
-    ) -> Distinct {
+        keep: impl Fn(&[Hash128]) -> Result<Vec<Hash128>> + Sync,
+    ) -> Result<Distinct> {
         let share = self.partitions.len().div_ceil(threads.max(1));
         let work = |ranges: &[Range<usize>]| {
             let (mut hashes, mut ends) = (Vec::new(), Vec::new());
             for range in ranges {
-                hashes.extend(keep(&self.hashes[range.clone()]));
-                ends.push(hashes.len());
+                interrupt::check();
+                hashes.try_extend(&keep(&self.hashes[range.clone()])?)?;
+                ends.try_push(hashes.len())?;
             }
-            (hashes, ends)
+            Result::Ok((hashes, ends))
         };
         let (mut hashes, mut partitions) = (Vec::new(), Vec::new());
-        std::thread::scope(|scope| {
-            let work = &work;
-            let mut shares = self.partitions.chunks(share);
-            let own = shares.next();
-            let others: Vec<_> = shares.map(|part| scope.spawn(move || work(part))).collect();
-            let mut take = |(part, ends): (Vec<Hash128>, Vec<usize>)| {
-                let mut start = hashes.len();
-                let before = start;
-                for end in ends {
-                    partitions.push(start..before + end);
-                    start = before + end;
-                }
-                if before == 0 { hashes = part } else { hashes.extend(part) }
-            };
-            own.map(work).into_iter().for_each(&mut take);
-            for thread in others {
-                take(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        for (part, ends) in threads::try_map(self.partitions.chunks(share), work)? {
+            let mut start = hashes.len();
+            let before = start;
+            for end in ends {
+                partitions.try_push(start..before + end)?;
+                start = before + end;
             }
-        });
+            if before == 0 { hashes = part } else { hashes.try_extend(&part)? }
+        }
         let len = hashes.len();
-        Distinct { hashes, partitions, shift: self.shift, len }
+        Ok(Distinct { hashes, partitions, shift: self.shift, len })
     }
 
     /// A new set with `map` applied to each hash.
@@ -286,17 +307,18 @@ impl Distinct {
     }
 
     /// The hashes that are not among `others`.
-    pub fn without(&self, others: &Distinct, threads: usize) -> Distinct {
+    pub fn without(&self, others: &Distinct, threads: usize) -> Result<Distinct> {
         self.filtered(threads, |partition| {
             let (first, last) = (partition.iter().min(), partition.iter().max());
-            let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
-            let mut left = partition.to_vec();
+            let (Some(first), Some(last)) = (first, last) else { return Ok(Vec::new()) };
+            let mut left = memory::copied(partition)?;
             let mut table = Vec::new();
+            table.reserve_more(places(left.len()))?;
             let in_table = deduplicate(&mut left, &mut table).is_ok();
             if !in_table {
                 left.sort_unstable();
             }
-            let mut stays = vec![true; left.len()];
+            let mut stays = memory::filled(left.len(), true)?;
             for other in others.overlapping(first.hi, last.hi).flatten() {
                 let position = match in_table {
                     true => find(&left, &table, *other),
@@ -306,7 +328,8 @@ impl Distinct {
                     stays[position] = false;
                 }
             }
-            left.iter().zip(stays).filter(|(_, stays)| *stays).map(|(&hash, _)| hash).collect()
+            let stay = left.iter().zip(stays).filter(|(_, stays)| *stays);
+            memory::collected(stay.map(|(&hash, _)| hash))
         })
     }
 }
@@ -322,6 +345,7 @@ fn join(
 ) {
     let mut repeats = Repeats::default();
     for (range, at) in partitions.iter_mut().zip(first..) {
+        interrupt::check();
         let own = &mut hashes[range.start - offset..range.end - offset];
         let mut end = 0;
         for part in sources.iter().flat_map(|from| from.partition(at)) {
@@ -378,24 +402,25 @@ mod tests {
         };
         for (own, others, left) in [(0..100, 50..90_000, 50), (0..90_000, 40..50, 89_990)] {
             for threads in [1, 3] {
-                let rest = set(own.clone()).without(&set(others.clone()), threads);
+                let rest = set(own.clone()).without(&set(others.clone()), threads).unwrap();
                 let mut expected = set(own.clone());
-                expected = expected.filtered(1, |part| {
+                let kept = expected.filtered(1, |part| {
                     let gone: Vec<Hash128> = others.clone().map(|i| hasher.signed(i)).collect();
                     let gone: std::collections::BTreeSet<Hash128> = gone.into_iter().collect();
-                    part.iter().filter(|hash| !gone.contains(hash)).copied().collect()
+                    Ok(part.iter().filter(|hash| !gone.contains(hash)).copied().collect())
                 });
+                expected = kept.unwrap();
                 assert_eq!(rest.len(), left);
                 assert!(rest.partitions().eq(expected.partitions()));
             }
         }
-        assert!(set(0..0).without(&set(0..5), 2).is_empty());
+        assert!(set(0..0).without(&set(0..5), 2).unwrap().is_empty());
         // All at one place of a table.
         let crowd = |range: std::ops::Range<u64>| {
             let mut partitions = Partitions::new(5000, 5000).unwrap();
             partitions.extend_from(range.map(|hi| Hash128 { hi, lo: 9 }));
             Distinct::new(vec![partitions], 1).unwrap()
         };
-        assert_eq!(crowd(0..5000).without(&crowd(100..300), 1).len(), 4800);
+        assert_eq!(crowd(0..5000).without(&crowd(100..300), 1).unwrap().len(), 4800);
     }
 }

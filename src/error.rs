@@ -38,6 +38,17 @@ impl From<io::Error> for Error {
     }
 }
 
+impl Error {
+    /// The error of a structure that is read from a frame: parameters that it refuses are damage,
+    /// missing memory is not.
+    pub fn in_frame(self, damaged: impl FnOnce(&str) -> Error) -> Error {
+        match self {
+            Error::Memory(_) | Error::Os(..) => self,
+            other => damaged(&other.to_string()),
+        }
+    }
+}
+
 /// The result of every kernel operation that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 

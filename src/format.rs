@@ -30,8 +30,11 @@
 //! other unknown types are refused.
 
 use crate::error::{Error, Result};
+use crate::interrupt;
+use crate::lock::Held;
+use crate::memory::{self, TryGrow};
 use std::io::{self, Write};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 const MAGIC: [u8; 8] = *b"\x89tamis\r\n";
 /// The version this code writes, and the only one so far.
@@ -106,10 +109,10 @@ pub struct Section<'a> {
     pub bytes: &'a [u8],
 }
 
-impl Section<'_> {
-    fn part(&self, checksum: u64) -> Part {
-        let length = self.bytes.len() as u64;
-        Part { kind: self.kind, piece: self.piece, offset: 0, length, checksum }
+impl<'a> Section<'a> {
+    /// The same content, to be written.
+    pub fn stored(self) -> Stored<'a> {
+        Stored { kind: self.kind, piece: self.piece, content: Source::Bytes(self.bytes) }
     }
 
     /// The checksum in the section table, for a section without pieces.
@@ -118,9 +121,151 @@ impl Section<'_> {
             (SECTION_CONTAINED, Ok(size)) if size <= self.bytes.len() as u64 => {
                 xxh3_64(&self.bytes[..size as usize])
             }
-            _ => xxh3_64(self.bytes),
+            _ => checksum(self.bytes),
         }
     }
+}
+
+/// A section to be written.
+pub struct Stored<'a> {
+    /// As in [`Section`].
+    pub kind: u32,
+    /// As in [`Section`].
+    pub piece: u32,
+    /// The content.
+    pub content: Source<'a>,
+}
+
+/// The content of a section to be written.
+pub enum Source<'a> {
+    /// Bytes of a structure.
+    Bytes(&'a [u8]),
+    /// Bytes made for the frame.
+    Made(Vec<u8>),
+    /// Another frame, which is written directly: a copy could take as much memory as the filter.
+    Frame(Frame<'a>),
+}
+
+impl Source<'_> {
+    fn len(&self) -> u64 {
+        match self {
+            Source::Bytes(bytes) => bytes.len() as u64,
+            Source::Made(bytes) => bytes.len() as u64,
+            Source::Frame(frame) => frame.len,
+        }
+    }
+
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Source::Bytes(bytes) => write_all(out, bytes),
+            Source::Made(bytes) => write_all(out, bytes),
+            Source::Frame(frame) => frame.write(out),
+        }
+    }
+}
+
+/// A frame that is ready to be written: its header, with all checksums, and its sections.
+pub struct Frame<'a> {
+    header: Vec<u8>,
+    sections: Vec<Source<'a>>,
+    len: u64,
+    /// Keeps the bytes that the sections borrow as they are.
+    _lock: Option<Held<'a>>,
+}
+
+impl<'a> Frame<'a> {
+    /// Computes the checksums of a frame; `lock` is held until it is dropped.
+    pub fn new(head: &Head, stored: Vec<Stored<'a>>, lock: Option<Held<'a>>) -> Result<Frame<'a>> {
+        let (mut parts, mut sections) = (Vec::new(), Vec::new());
+        let mut add = |kind, piece, content: Source<'a>, checksum| {
+            parts.try_push(Part { kind, piece, offset: 0, length: content.len(), checksum })?;
+            sections.try_push(content)
+        };
+        for Stored { kind, piece, content } in stored {
+            let checksum = match &content {
+                Source::Bytes(bytes) => Some(Section { kind, piece, bytes }),
+                Source::Made(bytes) => Some(Section { kind, piece, bytes }),
+                Source::Frame(_) => None,
+            };
+            let checksum = match checksum {
+                Some(section) if piece > 0 => {
+                    let list = piece_list(&section)?;
+                    let checksum = xxh3_64(&list);
+                    add(SECTION_PIECES, 0, Source::Made(list), checksum)?;
+                    checksum
+                }
+                Some(section) => section.checksum(),
+                None => {
+                    let mut hash = Checksum(Xxh3::new());
+                    content.write(&mut hash)?;
+                    hash.0.digest()
+                }
+            };
+            add(kind, piece, content, checksum)?;
+        }
+        let header = header(head, &parts)?;
+        let mut len = header.len() as u64;
+        for section in &sections {
+            len = len.next_multiple_of(ALIGN as u64) + section.len();
+        }
+        Ok(Frame { header, sections, len, _lock: lock })
+    }
+
+    /// The frame as bytes.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = memory::with_capacity(self.len as usize)?;
+        self.write(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Writes the frame.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        out.write_all(&self.header)?;
+        let mut end = self.header.len() as u64;
+        for section in &self.sections {
+            let offset = end.next_multiple_of(ALIGN as u64);
+            out.write_all(&[0; ALIGN][..(offset - end) as usize])?;
+            section.write(out)?;
+            end = offset + section.len();
+        }
+        Ok(())
+    }
+}
+
+/// The checksum of the bytes written to it.
+struct Checksum(Xxh3);
+
+impl Write for Checksum {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Bytes between two checks for interrupts.
+const STEP: usize = 1 << 20;
+
+fn write_all(out: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
+    bytes.chunks(STEP).try_for_each(|step| {
+        interrupt::check();
+        out.write_all(step)
+    })
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    if bytes.len() <= STEP {
+        return xxh3_64(bytes);
+    }
+    let mut sum = Xxh3::new();
+    for step in bytes.chunks(STEP) {
+        interrupt::check();
+        sum.update(step);
+    }
+    sum.digest()
 }
 
 /// An entry of the section table: the position of a section, without its content.
@@ -146,35 +291,16 @@ impl Part {
     }
 }
 
-/// Writes a frame.
-pub fn write(head: &Head, sections: &[Section<'_>], out: &mut impl Write) -> io::Result<()> {
-    let lists: Vec<Vec<u8>> = sections.iter().map(piece_list).collect();
-    let mut all = Vec::with_capacity(2 * sections.len());
-    for (section, list) in sections.iter().zip(&lists) {
-        if section.piece > 0 {
-            all.push((Section { kind: SECTION_PIECES, piece: 0, bytes: list }, xxh3_64(list)));
-            all.push((*section, xxh3_64(list)));
-        } else {
-            all.push((*section, section.checksum()));
-        }
-    }
-    let parts: Vec<Part> = all.iter().map(|(section, checksum)| section.part(*checksum)).collect();
-    let header = header(head, &parts);
-    out.write_all(&header)?;
-    let mut end = header.len();
-    for (section, _) in &all {
-        let offset = end.next_multiple_of(ALIGN);
-        out.write_all(&[0; ALIGN][..offset - end])?;
-        out.write_all(section.bytes)?;
-        end = offset + section.bytes.len();
-    }
-    Ok(())
+/// The bytes of a frame.
+pub fn to_bytes(head: &Head, sections: &[Section<'_>]) -> Result<Vec<u8>> {
+    let stored = memory::collected(sections.iter().map(|section| section.stored()))?;
+    Frame::new(head, stored, None)?.to_bytes()
 }
 
 /// The header of a frame with these parts, up to the first of them.
-pub fn header(head: &Head, parts: &[Part]) -> Vec<u8> {
+pub fn header(head: &Head, parts: &[Part]) -> Result<Vec<u8>> {
     let mut end = header_length(head.parameters.len(), parts.len()) as u64;
-    let mut table = Vec::with_capacity(parts.len() * ENTRY);
+    let mut table = memory::with_capacity(parts.len() * ENTRY)?;
     for part in parts {
         let offset = end.next_multiple_of(ALIGN as u64);
         end = offset + part.length;
@@ -184,7 +310,7 @@ pub fn header(head: &Head, parts: &[Part]) -> Vec<u8> {
             table.extend_from_slice(&long.to_le_bytes());
         }
     }
-    let mut header = Vec::with_capacity(header_length(head.parameters.len(), parts.len()));
+    let mut header = memory::with_capacity(header_length(head.parameters.len(), parts.len()))?;
     header.extend_from_slice(&MAGIC);
     for short in [VERSION, head.kind, head.hash, parts.len() as u16] {
         header.extend_from_slice(&short.to_le_bytes());
@@ -198,7 +324,7 @@ pub fn header(head: &Head, parts: &[Part]) -> Vec<u8> {
     }
     header.extend_from_slice(&table);
     header.extend_from_slice(&xxh3_64(&header).to_le_bytes());
-    header
+    Ok(header)
 }
 
 /// Reads a frame that must be all of `bytes`. Only the parameters of the header are allocated, and
@@ -246,13 +372,13 @@ pub fn read_header(bytes: &[u8], length: u64) -> Result<(Head, Vec<Part>, usize)
     let checksum_at = header_length(parameters, sections) - 8;
     let checked =
         bytes.get(..checksum_at).ok_or_else(|| truncated(bytes.len(), checksum_at + 8))?;
-    let parameters = (0..parameters).map(|_| header.long()).collect::<Result<Vec<u64>>>()?;
+    let parameters = memory::collected_ok((0..parameters).map(|_| header.long()))?;
     let mut table = Reader { bytes, at: header.at };
     header.at = checksum_at;
     if header.long()? != xxh3_64(checked) {
         return Err(Error::Format("the header is damaged: its checksum differs".into()));
     }
-    let mut parts = Vec::with_capacity(sections);
+    let mut parts = memory::with_capacity(sections)?;
     let mut end = header.at as u64;
     for index in 0..sections {
         let damaged = |what: &str| Error::Format(format!("section {index} is damaged: {what}"));
@@ -295,7 +421,7 @@ fn read_sections<'a>(
     header_end: usize,
     may_contain: bool,
 ) -> Result<Vec<Section<'a>>> {
-    let mut sections: Vec<Section<'a>> = Vec::with_capacity(parts.len());
+    let mut sections: Vec<Section<'a>> = memory::with_capacity(parts.len())?;
     let mut end = header_end;
     for (index, part) in parts.iter().enumerate() {
         let damaged = |what: &str| Error::Format(format!("section {index} is damaged: {what}"));
@@ -317,9 +443,9 @@ fn read_sections<'a>(
                 read_frame(content, false)?;
                 section.checksum()
             }
-            0 => xxh3_64(content),
+            0 => checksum(content),
             1..=32 => {
-                let list = piece_list(&section);
+                let list = piece_list(&section)?;
                 if sections.last().map(|list| list.bytes) != Some(&list) {
                     return Err(damaged("a piece's checksum differs"));
                 }
@@ -344,13 +470,12 @@ fn header_length(parameters: usize, sections: usize) -> usize {
     FIXED + 8 * parameters + ENTRY * sections + 8
 }
 
-/// One XXH3-64 per piece; empty for a section without pieces.
-fn piece_list(section: &Section<'_>) -> Vec<u8> {
-    if section.piece == 0 {
-        return Vec::new();
-    }
+/// One XXH3-64 per piece.
+fn piece_list(section: &Section<'_>) -> Result<Vec<u8>> {
     let pieces = section.bytes.chunks(1 << section.piece);
-    pieces.flat_map(|piece| xxh3_64(piece).to_le_bytes()).collect()
+    let mut list = memory::with_capacity(8 * pieces.len())?;
+    pieces.for_each(|piece| list.extend_from_slice(&xxh3_64(piece).to_le_bytes()));
+    Ok(list)
 }
 
 fn too_many_parameters() -> Error {
@@ -421,8 +546,7 @@ mod tests {
             Section { kind: SECTION_BITS, piece: 5, bytes: &pieced },
             Section { kind: SECTION_BITS, piece: 0, bytes: &[] },
         ];
-        let mut out = Vec::new();
-        write(&head, &sections, &mut out).unwrap();
+        let out = to_bytes(&head, &sections).unwrap();
         let (read_head, read_sections) = read(&out).unwrap();
         assert_eq!(read_head, head);
         assert_eq!(read_sections, sections);
@@ -443,8 +567,7 @@ mod tests {
             Section { kind: SECTION_VERSION, piece: 0, bytes: b"2026-11-18" },
             Section { kind: SECTION_CONTAINED, piece: 0, bytes: &inner },
         ];
-        let mut out = Vec::new();
-        write(&head, &sections, &mut out).unwrap();
+        let out = to_bytes(&head, &sections).unwrap();
         let (_, parts, _) = read_header(&out, out.len() as u64).unwrap();
         let size = header_size(&inner).unwrap() as usize;
         assert_eq!(parts[2].checksum, xxh3_64(&inner[..size]));
@@ -456,21 +579,16 @@ mod tests {
     fn a_container_in_a_container_is_refused() {
         let inner = container();
         let head = Head { kind: 9, hash: 0, tag: 0, count: 0, capacity: 0, parameters: vec![] };
-        let mut out = Vec::new();
         let section = Section { kind: SECTION_CONTAINED, piece: 0, bytes: &inner };
-        write(&head, &[section], &mut out).unwrap();
-        assert!(read(&out).is_err());
+        assert!(read(&to_bytes(&head, &[section]).unwrap()).is_err());
     }
 
     #[test]
     fn a_container_with_fields_of_a_filter_is_refused() {
         let zero = Head { kind: 9, hash: 0, tag: 0, count: 0, capacity: 0, parameters: vec![] };
         let document = |piece| Section { kind: SECTION_JSON, piece, bytes: b"{}" };
-        let refused = |head: &Head, piece| {
-            let mut out = Vec::new();
-            write(head, &[document(piece)], &mut out).unwrap();
-            read(&out).is_err()
-        };
+        let refused =
+            |head: &Head, piece| read(&to_bytes(head, &[document(piece)]).unwrap()).is_err();
         assert!(!refused(&zero, 0));
         assert!(refused(&zero, 9));
         for head in [

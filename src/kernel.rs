@@ -6,10 +6,10 @@
 
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
-use crate::format::{self, Head, SECTION_FRAME, Section};
+use crate::format::{self, Frame, Head, SECTION_FRAME, Section, Source, Stored};
 use crate::hash::Hash128;
+use crate::lock::Held;
 use std::any::Any;
-use std::io::{self, Write};
 use std::sync::Arc;
 
 /// A kind of structure: its row in the table of kinds, which Python reads.
@@ -108,8 +108,14 @@ pub struct Content<'a> {
     /// Its capacity in keys, if it manages its own.
     pub capacity: Option<u64>,
     /// The bits.
-    pub sections: Vec<Section<'a>>,
+    pub sections: Vec<Stored<'a>>,
+    /// Keeps writers out while the sections are used.
+    pub lock: Option<Held<'a>>,
 }
+
+/// Hashes that are inserted at a time, so that readers need not wait for all of a large batch: a
+/// millisecond at most.
+pub const PIECE: usize = 1 << 12;
 
 /// A filter over hashes, shared between threads.
 pub trait Kernel: Any + Send + Sync {
@@ -147,7 +153,7 @@ pub trait Kernel: Any + Send + Sync {
     fn capacity(&self) -> Option<u64> {
         None
     }
-    /// Whether it holds more keys than planned: than `capacity`, unless it manages its own.
+    /// Whether it holds more keys than `capacity`; kinds that limit or extend it override this.
     fn overfull(&self, capacity: u64) -> bool {
         self.count() > capacity
     }
@@ -166,9 +172,9 @@ pub trait Kernel: Any + Send + Sync {
     }
     /// An independent copy.
     fn copy(&self) -> Result<Arc<dyn Kernel>>;
-    /// Calls `visit` with the content of a frame, while no writer changes it. The kernel may be
-    /// locked meanwhile: if `visit` calls it, the two can deadlock with a waiting writer.
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>));
+    /// The content of a frame, which no writer changes while it lives. Who holds it must not call
+    /// the kernel: the two can deadlock with a waiting writer.
+    fn content(&self) -> Result<Content<'_>>;
     /// Inserts hashes: all of them, or none if it fails.
     fn insert(&self, _hashes: &[Hash128]) -> Result<()> {
         Err(Error::Parameter("keys cannot be added to this filter".into()))
@@ -198,27 +204,15 @@ pub fn by_high_half(hashes: &[Hash128], out: &mut [u64]) -> bool {
     true
 }
 
-/// Writes the frame of a filter that was built with this hash (its id and tag).
-pub fn write(
-    kernel: &dyn Kernel,
-    (hash, tag): (u16, u64),
-    capacity: u64,
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let (mut written, kind) = (Ok(()), kernel.kind().number);
-    kernel.with_content(&mut |content| {
-        let Content { parameters, count, capacity: own, sections } = content;
-        let capacity = own.unwrap_or(capacity);
-        let head = Head { kind, hash, tag, count, capacity, parameters };
-        written = format::write(&head, &sections, out);
-    });
-    written
+/// The frame of a filter that was built with this hash (its id and tag).
+pub fn frame(kernel: &dyn Kernel, (hash, tag): (u16, u64), capacity: u64) -> Result<Frame<'_>> {
+    let Content { parameters, count, capacity: own, sections, lock } = kernel.content()?;
+    let (kind, capacity) = (kernel.kind().number, own.unwrap_or(capacity));
+    Frame::new(&Head { kind, hash, tag, count, capacity, parameters }, sections, lock)
 }
 
-/// The frame of a part of another filter; the hash is in the outer frame.
-pub fn nested(part: &dyn Kernel) -> Vec<u8> {
-    let mut frame = Vec::new();
-    // Writing to memory does not fail.
-    let _ = write(part, (0, 0), part.count(), &mut frame);
-    frame
+/// A part of another filter, as a section of its frame; the hash is in the outer one.
+pub fn nested(part: &dyn Kernel) -> Result<Stored<'_>> {
+    let frame = frame(part, (0, 0), part.count())?;
+    Ok(Stored { kind: SECTION_FRAME, piece: 0, content: Source::Frame(frame) })
 }

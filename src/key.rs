@@ -16,7 +16,9 @@
 //! Everything is little-endian. `docs/keys.md` documents the table, and `tests/vectors.json` freezes
 //! it.
 
+use crate::error::Result;
 use crate::hash::{Hash128, Hasher};
+use crate::memory::TryGrow;
 
 /// Milliseconds of a day.
 pub const DAY_MILLISECONDS: i128 = 86_400_000;
@@ -96,7 +98,7 @@ pub fn with_decimal<T>(
 /// low 64 bits of an integer, or `b` and a length, followed by that many bytes. Each part ends where
 /// its first nine bytes say, so no two tuples have the same form.
 #[inline]
-pub fn push_part(form: &mut Vec<u8>, part: Plain<'_>) {
+pub fn push_part(form: &mut Vec<u8>, part: Plain<'_>) -> Result<()> {
     let (tag, word, bytes): (u8, u64, &[u8]) = match part {
         Plain::Int { bits, negative: false } => (b'+', bits, &[]),
         Plain::Int { bits, negative: true } => (b'-', bits, &[]),
@@ -104,8 +106,10 @@ pub fn push_part(form: &mut Vec<u8>, part: Plain<'_>) {
     };
     let mut head = [tag; 9];
     head[1..].copy_from_slice(&word.to_le_bytes());
+    form.reserve_more(head.len() + bytes.len())?;
     form.extend_from_slice(&head);
     form.extend_from_slice(bytes);
+    Ok(())
 }
 
 /// The parts of a tuple's form, or `None` if these bytes are not one.
@@ -146,7 +150,7 @@ mod tests {
 
     fn form(parts: &[Plain<'_>]) -> Vec<u8> {
         let mut form = Vec::new();
-        parts.iter().for_each(|&part| push_part(&mut form, part));
+        parts.iter().for_each(|&part| push_part(&mut form, part).unwrap());
         form
     }
 

@@ -17,9 +17,10 @@
 //! The filter in front sees remixed hashes, so its false positives are independent of the others'.
 
 use crate::error::{Error, Result};
-use crate::format::{Head, SECTION_FRAME, Section};
+use crate::format::{Head, Section};
 use crate::hash::Hash128;
 use crate::kernel::{self, Content, Kernel, Kind, Opening};
+use crate::memory::{self, TryGrow};
 use crate::model;
 use crate::ribbon::KIND_FUNCTION;
 use std::sync::Arc;
@@ -130,20 +131,25 @@ impl Learned {
     }
 
     /// Whether each hash, given its score, may be in the set.
-    pub fn contains_scored(&self, hashes: &[Hash128], scores: &[f32], out: &mut [bool]) {
+    pub fn contains_scored(
+        &self,
+        hashes: &[Hash128],
+        scores: &[f32],
+        out: &mut [bool],
+    ) -> Result<()> {
         match &self.front {
             Some(front) => {
-                let remixed: Vec<Hash128> = hashes.iter().map(|&hash| in_front(hash)).collect();
+                let remixed = memory::collected(hashes.iter().map(|&hash| in_front(hash)))?;
                 front.contains(&remixed, out);
             }
             None => out.fill(true),
         }
-        let mut queried: Vec<Vec<u32>> = vec![Vec::new(); self.regions.len()];
+        let mut queried: Vec<Vec<u32>> = memory::filled(self.regions.len(), Vec::new())?;
         for (i, (out, &score)) in out.iter_mut().zip(scores).enumerate() {
             let region = region_of(score, &self.borders);
             match self.regions[region].0 {
                 Region::None => *out = false,
-                Region::Filter(_) if *out => queried[region].push(i as u32),
+                Region::Filter(_) if *out => queried[region].try_push(i as u32)?,
                 _ => {}
             }
         }
@@ -151,14 +157,15 @@ impl Learned {
         for ((region, _), queried) in self.regions.iter().zip(&queried) {
             let Some(filter) = region.filter() else { continue };
             gathered.clear();
-            gathered.extend(queried.iter().map(|&i| hashes[i as usize]));
+            gathered.try_append(queried.iter().map(|&i| hashes[i as usize]))?;
             answers.clear();
-            answers.resize(queried.len(), false);
+            answers.try_resize(queried.len(), false)?;
             filter.contains(&gathered, &mut answers);
             for (&i, &answer) in queried.iter().zip(&answers) {
                 out[i as usize] = answer;
             }
         }
+        Ok(())
     }
 
     /// Opens the filter in a frame.
@@ -204,7 +211,7 @@ impl Learned {
         let borders = borders.iter().map(|&border| f32::from_bits(border as u32)).collect();
         Learned { model, front, borders, regions, count: head.count }
             .checked()
-            .map_err(|error| damaged(&error.to_string()))
+            .map_err(|error| error.in_frame(damaged))
     }
 
     fn filters(&self) -> impl Iterator<Item = &Arc<dyn Kernel>> {
@@ -254,7 +261,7 @@ impl Kernel for Learned {
         }))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
+    fn content(&self) -> Result<Content<'_>> {
         let state = |region: &Region| match region {
             Region::None => 0,
             Region::All => 1,
@@ -265,9 +272,7 @@ impl Kernel for Learned {
         parameters.extend(self.regions.iter().map(|(_, share)| share.to_bits()));
         parameters.extend(self.regions.iter().map(|(region, _)| state(region)));
         let parts = self.model.iter().chain(self.filters());
-        let frames: Vec<Vec<u8>> = parts.map(|part| kernel::nested(&**part)).collect();
-        let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
-        let sections = frames.iter().map(|frame| section(&frame[..])).collect();
-        visit(Content { parameters, count: self.count, capacity: None, sections });
+        let sections = memory::collected_ok(parts.map(|part| kernel::nested(&**part)))?;
+        Ok(Content { parameters, count: self.count, capacity: None, sections, lock: None })
     }
 }

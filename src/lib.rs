@@ -33,7 +33,10 @@
 //! | [`error`]      | the error type of all kernels                    |                                   |
 //! | [`clock`]      | the time of leases: monotonic, includes suspend  |                                   |
 //! | [`lock`]       | one writer or many readers, also across fork     |                                   |
+//! | [`interrupt`]  | ends long work at the request of its caller      |                                   |
 //! | [`bits`]       | buffers, range reduction, select, prefetch       |                                   |
+//! | [`memory`]     | vectors that grow with the input, or refuse to   |                                   |
+//! | [`threads`]    | work on several threads, or on fewer             |                                   |
 //! | `processor`    | POPCNT and PDEP, if available                    |                                   |
 //! | `python`       | the only module that uses PyO3                   |                                   |
 
@@ -54,11 +57,13 @@ pub mod format;
 pub mod fuse;
 pub mod hash;
 pub mod hyperloglog;
+pub mod interrupt;
 pub mod kernel;
 pub mod key;
 pub mod kinds;
 pub mod learned;
 pub mod lock;
+pub mod memory;
 pub mod model;
 pub mod ordered;
 mod processor;
@@ -71,6 +76,7 @@ pub mod stable_learned;
 pub mod stack;
 pub mod telescoping;
 pub mod text;
+pub mod threads;
 pub mod windowed;
 
 #[cfg(feature = "python")]

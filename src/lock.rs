@@ -15,12 +15,18 @@
 //! thread that forks holds it too. Counting takes two locked instructions, a tenth of the time of a
 //! single insertion.
 //!
+//! A writer lets readers that wait go first, so one that writes piece by piece shuts nobody out; and
+//! [`RwLock::in_pieces`] keeps other writers out between its pieces. A thread that must not wait,
+//! because it holds the interpreter, reads [`at_once`] or not at all.
+//!
 //! The handlers are installed by [`install_fork_handlers`], once per process. Without them, the
-//! locks behave like those of the standard library.
+//! locks behave like the standard library's.
 
+use crate::interrupt::Unwound;
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Mutex, PoisonError, RwLock as RawLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -40,6 +46,29 @@ thread_local! {
     static COUNTED: Cell<bool> = const { Cell::new(false) };
     /// Whether this thread holds the interpreter, and does so until it stops writing.
     static HOLDING: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread must not wait for a writer.
+    static AT_ONCE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `read`, which only reads; `None` if it would have to wait for a writer. For threads that
+/// hold the interpreter, for which others wait.
+#[inline]
+pub fn at_once<R>(read: impl FnOnce() -> R) -> Option<R> {
+    let before = AT_ONCE.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(read));
+    AT_ONCE.set(before);
+    match done.map_err(|payload| payload.downcast::<Unwound>()) {
+        Ok(result) => Some(result),
+        Err(Ok(why)) if matches!(*why, Unwound::Waiting) => None,
+        Err(Ok(why)) => resume_unwind(why),
+        Err(Err(panic)) => resume_unwind(panic),
+    }
+}
+
+/// Whether this thread is writing to a structure, for which forks and other threads wait.
+#[inline]
+pub fn is_writing() -> bool {
+    WRITING.get() > 0
 }
 
 /// Runs `work` in a thread that holds the interpreter. `work` must neither release the interpreter
@@ -64,6 +93,10 @@ pub struct RwLock<T> {
     /// The process that `raw` belongs to, as counted by [`FORKS`].
     process: AtomicU64,
     raw: UnsafeCell<RawLock<()>>,
+    /// Readers that wait.
+    waiting: AtomicUsize,
+    /// Whether a writer has it for itself, also between its pieces.
+    reserved: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -79,6 +112,22 @@ pub struct ReadGuard<'a, T> {
     // Fields are dropped in order: ThreadSanitizer learns of the release before the lock is unlocked.
     _order: Order,
     _raw: RwLockReadGuard<'a, ()>,
+}
+
+/// The right to read, apart from the value: writers wait while it lives.
+pub struct Held<'a> {
+    _order: Order,
+    _raw: RwLockReadGuard<'a, ()>,
+}
+
+impl<'a, T> ReadGuard<'a, T> {
+    /// The value, and the lock that keeps it as it is.
+    ///
+    /// # Safety
+    /// The value must not be used once the lock is dropped.
+    pub unsafe fn split(self) -> (&'a T, Held<'a>) {
+        (self.value, Held { _order: self._order, _raw: self._raw })
+    }
 }
 
 /// The right to write.
@@ -127,13 +176,29 @@ impl<T> RwLock<T> {
     /// An unlocked lock.
     pub fn new(value: T) -> RwLock<T> {
         let process = AtomicU64::new(FORKS.load(Relaxed));
-        RwLock { process, raw: UnsafeCell::default(), value: UnsafeCell::new(value) }
+        RwLock {
+            process,
+            raw: UnsafeCell::default(),
+            waiting: AtomicUsize::new(0),
+            reserved: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Waits for the writer.
     #[inline]
     pub fn read(&self) -> ReadGuard<'_, T> {
+        self.try_read().unwrap_or_else(|| self.wait_to_read())
+    }
+
+    #[cold]
+    fn wait_to_read(&self) -> ReadGuard<'_, T> {
+        if AT_ONCE.get() {
+            resume_unwind(Box::new(Unwound::Waiting));
+        }
+        self.waiting.fetch_add(1, Relaxed);
         let raw = self.raw().read().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Relaxed);
         // SAFETY: while `raw` is locked for readers, nobody writes.
         ReadGuard { value: unsafe { &*self.value.get() }, _order: Order::of(self), _raw: raw }
     }
@@ -142,15 +207,39 @@ impl<T> RwLock<T> {
     #[inline]
     pub fn try_read(&self) -> Option<ReadGuard<'_, T>> {
         let raw = self.raw().try_read().ok()?;
-        // SAFETY: as in `read`.
+        // SAFETY: as in `wait_to_read`.
         Some(ReadGuard { value: unsafe { &*self.value.get() }, _order: Order::of(self), _raw: raw })
     }
 
     /// Waits for all others, and for a fork in progress.
     #[inline]
     pub fn write(&self) -> WriteGuard<'_, T> {
+        loop {
+            let guard = self.write_piece();
+            if !self.reserved.load(Relaxed) {
+                return guard;
+            }
+            drop(guard);
+            wait_until(|| !self.reserved.load(Relaxed));
+        }
+    }
+
+    /// Waits for other writers, and keeps them out until dropped. Readers come in between two
+    /// pieces, so the state that they see then must be consistent.
+    pub fn in_pieces(&self) -> Pieces<'_, T> {
+        let _first = self.write();
+        self.reserved.store(true, Relaxed);
+        Pieces { lock: self }
+    }
+
+    #[inline]
+    fn write_piece(&self) -> WriteGuard<'_, T> {
         let writer = Writer::new();
-        let raw = self.raw().write().unwrap_or_else(PoisonError::into_inner);
+        let raw = self.raw();
+        if self.waiting.load(Relaxed) > 0 {
+            self.let_readers_in();
+        }
+        let raw = raw.write().unwrap_or_else(PoisonError::into_inner);
         WriteGuard {
             // SAFETY: while `raw` is locked for a writer, nobody else reads or writes.
             value: unsafe { &mut *self.value.get() },
@@ -160,9 +249,21 @@ impl<T> RwLock<T> {
         }
     }
 
+    /// Lets readers that wait go first: a lock that is released and taken again at once would never
+    /// be theirs. For a short time only, because there may always be another one.
+    #[cold]
+    fn let_readers_in(&self) {
+        for _ in 0..20 {
+            if self.waiting.load(Relaxed) == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
     /// Whether a writer would have to wait now.
     pub fn is_locked(&self) -> bool {
-        self.raw().try_write().is_err()
+        self.raw().try_write().is_err() || self.reserved.load(Relaxed)
     }
 
     #[inline(always)]
@@ -185,8 +286,28 @@ impl<T> RwLock<T> {
             // SAFETY: threads of this process use `raw` only after they have seen that it belongs
             // to this process, which none has yet; threads of another process do not exist here.
             unsafe { self.raw.get().write(RawLock::new(())) };
+            self.waiting.store(0, Relaxed);
+            self.reserved.store(false, Relaxed);
             self.process.store(process, Release);
         }
+    }
+}
+
+/// The right to write several times, with no other writer in between.
+pub struct Pieces<'a, T> {
+    lock: &'a RwLock<T>,
+}
+
+impl<T> Pieces<'_, T> {
+    /// Waits for readers, and for a fork in progress.
+    pub fn write(&self) -> WriteGuard<'_, T> {
+        self.lock.write_piece()
+    }
+}
+
+impl<T> Drop for Pieces<'_, T> {
+    fn drop(&mut self) {
+        self.lock.reserved.store(false, Relaxed);
     }
 }
 
@@ -317,6 +438,28 @@ mod tests {
         assert!(lock.try_read().is_none());
         drop(writing);
         assert!(!lock.is_locked());
+    }
+
+    #[test]
+    fn readers_come_between_pieces_and_writers_do_not() {
+        let lock = RwLock::new(0);
+        let pieces = lock.in_pieces();
+        *pieces.write() += 1;
+        assert_eq!(at_once(|| *lock.read()), Some(1));
+        assert!(lock.is_locked());
+        std::thread::scope(|scope| {
+            let piece = pieces.write();
+            assert_eq!(at_once(|| *lock.read()), None);
+            let reader = scope.spawn(|| *lock.read());
+            let writer = scope.spawn(|| std::mem::replace(&mut *lock.write(), 9));
+            wait_until(|| lock.waiting.load(Relaxed) == 1);
+            drop(piece);
+            assert_eq!(reader.join().unwrap(), 1);
+            *pieces.write() += 1;
+            drop(pieces);
+            assert_eq!(writer.join().unwrap(), 2);
+        });
+        assert_eq!((at_once(|| *lock.read()), lock.is_locked()), (Some(9), false));
     }
 
     #[test]

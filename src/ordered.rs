@@ -9,6 +9,7 @@
 use crate::bits::{reduce, zeros};
 use crate::hash::Hash128;
 use crate::kernel::Kernel;
+use crate::memory;
 
 /// Filters up to this many bytes are roughly in the last-level cache.
 const CACHED: u64 = 1 << 25;
@@ -57,13 +58,13 @@ impl Ordered<'_> {
         let capacity = limit / parts + limit / parts / 8 + 1;
         Some(Ordered {
             kernel,
-            waiting: vec![0; parts],
+            waiting: memory::filled(parts, 0).ok()?,
             capacity,
             taken: 0,
             limit,
             hashes: zeros(parts * capacity).ok()?,
             indices: zeros(parts * capacity).ok()?,
-            answers: vec![false; capacity],
+            answers: memory::filled(capacity, false).ok()?,
         })
     }
 

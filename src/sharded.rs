@@ -14,9 +14,10 @@
 
 use crate::bits::reduce;
 use crate::error::{Error, Result};
-use crate::format::{Head, SECTION_FRAME, Section};
+use crate::format::{Head, Section};
 use crate::hash::Hash128;
 use crate::kernel::{self, Content, Kernel, Kind, Opening};
+use crate::memory::{self, TryGrow};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -76,8 +77,8 @@ impl Sharded {
             let message = format!("shards must be from 1 to {MAX_SHARDS}, not {total}");
             return Err(Error::Parameter(message));
         }
-        shards.sort_by_key(|(index, _)| *index);
-        let present: Vec<usize> = shards.iter().map(|(index, _)| *index).collect();
+        shards.sort_unstable_by_key(|(index, _)| *index);
+        let present = memory::collected(shards.iter().map(|(index, _)| *index))?;
         let twice = present.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
         let outside = present.last().copied().filter(|&last| last as u64 >= total);
         if let Some(index) = outside.or(twice) {
@@ -95,7 +96,16 @@ impl Sharded {
                 "shards must be of one kind, and not Sharded themselves".into(),
             ));
         }
-        let mut all: Vec<Arc<dyn Kernel>> = Vec::new();
+        // A saver locks all shards at once, and none of them twice.
+        let address = |shard: &Arc<dyn Kernel>| Arc::as_ptr(shard).addr();
+        let mut known = memory::with_capacity(shards.len())?;
+        for (_, shard) in &mut shards {
+            match known.binary_search(&address(shard)) {
+                Ok(_) => *shard = shard.copy()?,
+                Err(place) => known.insert(place, address(shard)),
+            }
+        }
+        let mut all: Vec<Arc<dyn Kernel>> = memory::with_capacity(total as usize)?;
         all.resize_with(total as usize, || Arc::new(Missing));
         shards.into_iter().for_each(|(index, shard)| all[index] = shard);
         Ok(Sharded { shards: all, present })
@@ -111,20 +121,26 @@ impl Sharded {
         self.present.iter().map(|&index| (index, &self.shards[index]))
     }
 
-    fn contains_sorted(&self, hashes: &[Hash128], out: &mut [bool], scratch: &mut Scratch) {
+    /// Answers a batch by shard, or nothing if there is no memory to sort it.
+    fn contains_sorted(
+        &self,
+        hashes: &[Hash128],
+        out: &mut [bool],
+        scratch: &mut Scratch,
+    ) -> Result<()> {
         let (count, len) = (self.shards.len(), hashes.len());
         let Scratch { of, ends, order, sorted, answers } = scratch;
         of.clear();
-        of.extend(hashes.iter().map(|&hash| shard_of(hash, count as u64) as u16));
+        of.try_append(hashes.iter().map(|&hash| shard_of(hash, count as u64) as u16))?;
         // First the number of hashes of each shard, two places after it; then their start, at the
         // next place, which moves to their end as they are placed.
         ends.clear();
-        ends.resize(count + 2, 0);
+        ends.try_resize(count + 2, 0)?;
         of.iter().for_each(|&shard| ends[usize::from(shard) + 2] += 1);
         (2..count + 2).for_each(|at| ends[at] += ends[at - 1]);
-        order.resize(order.len().max(len), 0);
-        sorted.resize(sorted.len().max(len), Hash128::default());
-        answers.resize(answers.len().max(len), false);
+        order.try_resize(order.len().max(len), 0)?;
+        sorted.try_resize(sorted.len().max(len), Hash128::default())?;
+        answers.try_resize(answers.len().max(len), false)?;
         for ((i, &hash), &shard) in (0..=u16::MAX).zip(hashes).zip(&*of) {
             let place = &mut ends[usize::from(shard) + 1];
             (order[*place], sorted[*place]) = (i, hash);
@@ -143,6 +159,7 @@ impl Sharded {
         for (&i, &answer) in order[..len].iter().zip(&*answers) {
             out[usize::from(i)] = answer;
         }
+        Ok(())
     }
 
     /// Opens the filter of a frame: each section is the frame of a shard.
@@ -154,11 +171,13 @@ impl Sharded {
         let damaged = |what: &str| Error::Format(format!("the sharded filter is damaged: {what}"));
         let (total, present): (u64, Vec<usize>) = match &head.parameters[..] {
             [] => return Err(damaged("it has no parameters")),
-            &[total] => (total, (0..sections.len()).collect()),
-            [total, present @ ..] => (*total, present.iter().map(|&i| i as usize).collect()),
+            &[total] => (total, memory::collected(0..sections.len())?),
+            [total, present @ ..] => {
+                (*total, memory::collected(present.iter().map(|&i| i as usize))?)
+            }
         };
-        let whole = head.parameters.len() == 1;
-        if present.len() != sections.len() || whole != (sections.len() as u64 == total) {
+        let all_shards = head.parameters.len() == 1;
+        if present.len() != sections.len() || all_shards != (sections.len() as u64 == total) {
             return Err(damaged("its number of shards does not match its parameters"));
         }
         if present.windows(2).any(|pair| pair[0] >= pair[1]) {
@@ -166,10 +185,10 @@ impl Sharded {
         }
         let open = |(&index, section): (&usize, &Section<'_>)| {
             let shard = opening.nested(section, may_be)?;
-            Ok((index, shard.ok_or_else(|| damaged("a shard is not a filter"))?))
+            Result::Ok((index, shard.ok_or_else(|| damaged("a shard is not a filter"))?))
         };
-        let shards = present.iter().zip(sections).map(open).collect::<Result<_>>()?;
-        let sharded = Sharded::new(total, shards).map_err(|error| damaged(&error.to_string()))?;
+        let shards = memory::collected_ok(present.iter().zip(sections).map(open))?;
+        let sharded = Sharded::new(total, shards).map_err(|error| error.in_frame(damaged))?;
         if sharded.count() != head.count {
             return Err(damaged("its number of keys does not match its shards"));
         }
@@ -189,7 +208,10 @@ impl Kernel for Sharded {
         }
         SCRATCH.with_borrow_mut(|scratch| {
             for (hashes, out) in hashes.chunks(MAX_SORTED).zip(out.chunks_mut(MAX_SORTED)) {
-                self.contains_sorted(hashes, out, scratch);
+                if self.contains_sorted(hashes, out, scratch).is_err() {
+                    let each = out.iter_mut().zip(hashes);
+                    each.for_each(|(out, &hash)| *out = self.contains_one(hash));
+                }
             }
         });
     }
@@ -220,20 +242,19 @@ impl Kernel for Sharded {
     }
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
-        let shards = self.shards.iter().map(|shard| shard.copy()).collect::<Result<_>>()?;
-        Ok(Arc::new(Sharded { shards, present: self.present.clone() }))
+        let shards = memory::collected_ok(self.shards.iter().map(|shard| shard.copy()))?;
+        Ok(Arc::new(Sharded { shards, present: memory::copied(&self.present)? }))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
-        let frames: Vec<Vec<u8>> =
-            self.present().map(|(_, shard)| kernel::nested(&**shard)).collect();
-        let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
-        let sections = frames.iter().map(|frame| section(&frame[..])).collect();
+    fn content(&self) -> Result<Content<'_>> {
+        let count = self.count(); // before the shards are locked
+        let shards = self.present().map(|(_, shard)| kernel::nested(&**shard));
+        let sections = memory::collected_ok(shards)?;
         let mut parameters = vec![self.total() as u64];
         if self.present.len() < self.total() {
-            parameters.extend(self.present.iter().map(|&index| index as u64));
+            parameters.try_append(self.present.iter().map(|&index| index as u64))?;
         }
-        visit(Content { parameters, count: self.count(), capacity: None, sections });
+        Ok(Content { parameters, count, capacity: None, sections, lock: None })
     }
 }
 
@@ -266,5 +287,7 @@ impl Kernel for Missing {
     }
 
     /// Never saved: [`Sharded`] saves the shards that are present.
-    fn with_content(&self, _visit: &mut dyn FnMut(Content<'_>)) {}
+    fn content(&self) -> Result<Content<'_>> {
+        Err(Error::Parameter("a missing shard cannot be saved".into()))
+    }
 }

@@ -9,6 +9,7 @@
 use crate::error::{Error, Result};
 use crate::format::{self, Head, SECTION_HASHES, Section};
 use crate::hash::{Hash128, Hasher};
+use crate::memory;
 use crate::sharded::{MAX_SHARDS, shard_of};
 
 /// The kind of a part in its frame. It cannot be opened as a structure: see docs/format.md.
@@ -76,19 +77,14 @@ impl Part<'_> {
 }
 
 /// Writes the part of a shard.
-pub fn write(hashes: &[Hash128], shard: u64, shards: u64, hasher: &Hasher) -> Vec<u8> {
-    let words = hashes.iter().flat_map(|hash| [hash.hi, hash.lo]);
-    let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+pub fn write(hashes: &[Hash128], shard: u64, shards: u64, hasher: &Hasher) -> Result<Vec<u8>> {
+    let mut bytes = memory::with_capacity(16 * hashes.len())?;
+    for word in hashes.iter().flat_map(|hash| [hash.hi, hash.lo]) {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
     let count = hashes.len() as u64;
     let (hash, tag) = (hasher.id(), hasher.tag());
     let parameters = vec![shard, shards];
     let head = Head { kind: NUMBER, hash, tag, count, capacity: count, parameters };
-    let mut out = Vec::with_capacity(bytes.len() + 256);
-    // Writing to memory does not fail.
-    let _ = format::write(
-        &head,
-        &[Section { kind: SECTION_HASHES, piece: 0, bytes: &bytes }],
-        &mut out,
-    );
-    out
+    format::to_bytes(&head, &[Section { kind: SECTION_HASHES, piece: 0, bytes: &bytes }])
 }

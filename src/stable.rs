@@ -30,7 +30,8 @@ use crate::bits::{Buffer, prefetch, reduce};
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{GOLDEN, Hash128, mix13};
-use crate::kernel::{Content, Kernel, Kind};
+use crate::interrupt;
+use crate::kernel::{Content, Kernel, Kind, PIECE};
 use crate::lock::{RwLock, WriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -288,7 +289,7 @@ impl Stable {
             return Err(damaged("its way to decrement counters is unknown"));
         }
         let shape = Shape::new(cells, short(max)?, short(hashes)?, decrements, independent == 1)
-            .map_err(|error| damaged(&error.to_string()))?;
+            .map_err(|error| error.in_frame(damaged))?;
         let as_written = (section.kind, section.piece) == (SECTION_BITS, 0);
         if !as_written || section.bytes.len() != shape.bytes() {
             return Err(damaged("its counters do not match its parameters"));
@@ -387,14 +388,16 @@ impl Kernel for Stable {
         Ok(Arc::new(Stable::with(self.shape, cells, self.count(), random)))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
+    fn content(&self) -> Result<Content<'_>> {
         let Shape { cells, max, hashes, decrements, independent } = self.shape;
-        let _lock = self.writer.read();
+        // SAFETY: the section is dropped with the lock.
+        let (_, lock) = unsafe { self.writer.read().split() };
         let random = self.random.load(Ordering::Relaxed);
         let (max, hashes) = (u64::from(max), u64::from(hashes));
         let parameters = vec![cells, max, hashes, decrements, u64::from(independent), random];
-        let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: self.cells.as_slice() }];
-        visit(Content { parameters, count: self.count(), capacity: None, sections });
+        let section = Section { kind: SECTION_BITS, piece: 0, bytes: self.cells.as_slice() };
+        let (count, sections) = (self.count(), vec![section.stored()]);
+        Ok(Content { parameters, count, capacity: None, sections, lock: Some(lock) })
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
@@ -403,7 +406,10 @@ impl Kernel for Stable {
     }
 
     fn seen(&self, hashes: &[Hash128], out: &mut [bool]) -> Result<()> {
-        on_planes!(self.shape, D => self.pass::<D>(hashes, Some(out)));
+        for (hashes, out) in hashes.chunks(PIECE).zip(out.chunks_mut(PIECE)) {
+            on_planes!(self.shape, D => self.pass::<D>(hashes, Some(out)));
+            interrupt::check();
+        }
         Ok(())
     }
 }

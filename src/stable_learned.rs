@@ -17,9 +17,11 @@
 //! and accepted queries: these counts reveal drift. The counts of queries are not saved.
 
 use crate::error::{Error, Result};
-use crate::format::{Head, SECTION_FRAME, Section};
+use crate::format::{Head, Section};
 use crate::hash::Hash128;
+use crate::interrupt;
 use crate::kernel::{self, Content, Kernel, Kind, Opening};
+use crate::memory::{self, TryGrow};
 use crate::model;
 use crate::stable;
 use std::sync::Arc;
@@ -152,19 +154,20 @@ impl StableLearned {
         insert: bool,
         out: &mut [bool],
     ) -> Result<()> {
-        let mut places: Vec<Vec<usize>> = vec![Vec::new(); self.groups.len()];
+        let mut places: Vec<Vec<usize>> = memory::filled(self.groups.len(), Vec::new())?;
         let (mut gathered, mut answers) = (Vec::new(), Vec::new());
         let parts = hashes.chunks(CHUNK).zip(scores.chunks(CHUNK)).zip(out.chunks_mut(CHUNK));
         for ((hashes, scores), out) in parts {
+            interrupt::check();
             places.iter_mut().for_each(Vec::clear);
             for (i, &score) in scores.iter().enumerate() {
-                places[group_of(score, &self.borders)].push(i);
+                places[group_of(score, &self.borders)].try_push(i)?;
             }
             for (group, places) in self.groups.iter().zip(&places) {
                 gathered.clear();
-                gathered.extend(places.iter().map(|&i| hashes[i]));
+                gathered.try_append(places.iter().map(|&i| hashes[i]))?;
                 answers.clear();
-                answers.resize(places.len(), group.answer);
+                answers.try_resize(places.len(), group.answer)?;
                 group.pass(&gathered, insert, &mut answers)?;
                 places.iter().zip(&answers).for_each(|(&i, &answer)| out[i] = answer);
             }
@@ -218,7 +221,7 @@ impl StableLearned {
         let borders = borders.iter().map(|&border| f32::from_bits(border as u32)).collect();
         let found = StableLearned { model, borders, groups }
             .checked()
-            .map_err(|error| damaged(&error.to_string()))?;
+            .map_err(|error| error.in_frame(damaged))?;
         if found.count() != head.count {
             return Err(damaged("its number of keys does not match its groups"));
         }
@@ -279,7 +282,7 @@ impl Kernel for StableLearned {
         }))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
+    fn content(&self) -> Result<Content<'_>> {
         let mut parameters = vec![self.groups.len() as u64];
         parameters.extend(self.borders.iter().map(|border| u64::from(border.to_bits())));
         let mut count = 0u64;
@@ -291,11 +294,8 @@ impl Kernel for StableLearned {
             parameters.extend([state, shares[0], shares[1], inserted]);
         }
         let filters = self.groups.iter().filter_map(|group| group.filter.as_ref());
-        let mut frames: Vec<Vec<u8>> =
-            self.model.iter().map(|model| kernel::nested(&**model)).collect();
-        frames.extend(filters.map(|filter| kernel::nested(&**filter)));
-        let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
-        let sections = frames.iter().map(|frame| section(&frame[..])).collect();
-        visit(Content { parameters, count, capacity: None, sections });
+        let parts = self.model.iter().chain(filters);
+        let sections = memory::collected_ok(parts.map(|part| kernel::nested(&**part)))?;
+        Ok(Content { parameters, count, capacity: None, sections, lock: None })
     }
 }

@@ -80,8 +80,7 @@ fn write(filter: &dyn Kernel, thread: i64, round: u64) {
 }
 
 fn save(filter: &dyn Kernel) {
-    let mut frame = Vec::new();
-    kernel::write(filter, (1, 0), 0, &mut frame).unwrap();
+    let frame = kernel::frame(filter, (1, 0), 0).unwrap().to_bytes().unwrap();
     let (head, sections) = format::read(&frame).unwrap();
     assert!(kinds::open(&head, &sections, &Buffer::copied).is_ok());
     filter.copy().unwrap();

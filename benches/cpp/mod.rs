@@ -26,7 +26,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Of a key in so many words.
+    /// The words and bits that a key sets, in a filter of `words` words.
     #[inline(always)]
     fn probes(words: u64, hashes: u32, key: &Hash128) -> impl Iterator<Item = (usize, u64)> {
         let (mut a, b) = (hash(key).rotate_left(32), hash(key));

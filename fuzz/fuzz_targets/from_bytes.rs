@@ -52,8 +52,8 @@ fn exercise(filter: &dyn Kernel) {
         copy.contains(&hashes, &mut still);
         assert!(before.iter().zip(still).all(|(&was, is)| !was || is), "a stored key is denied");
     }
-    let mut frame = Vec::new();
-    kernel::write(filter, (1, 0), filter.count(), &mut frame).expect("memory can be written");
+    let frame = kernel::frame(filter, (1, 0), filter.count()).and_then(|frame| frame.to_bytes());
+    let frame = frame.expect("memory can be written");
     let (head, sections) = format::read(&frame).expect("what was written is a frame");
     assert!(kinds::open(&head, &sections, &Buffer::copied).is_ok(), "a copy cannot be opened");
 }
@@ -98,9 +98,7 @@ fn changed(frame: &[u8], random: &mut Random) -> Option<Vec<u8>> {
         .iter()
         .map(|(kind, piece, bytes)| Section { kind: *kind, piece: *piece, bytes })
         .collect();
-    let mut out = Vec::new();
-    format::write(&head, &sections, &mut out).ok()?;
-    Some(out)
+    format::to_bytes(&head, &sections).ok()
 }
 
 fn rearrange(parts: &mut Vec<(u32, u32, Vec<u8>)>, at: usize, random: &mut Random) {

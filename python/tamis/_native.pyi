@@ -84,7 +84,7 @@ __all__ = [
     "column_name",
     "encode_hashes",
     "hash_keys",
-    "index_entries",
+    "key_list",
     "kinds",
     "now",
     "open_bytes",
@@ -345,7 +345,7 @@ class Sliced:
     def search(self, terms: Keys, limit: int) -> npt.NDArray[np.uint32]: ...
     def kept_into(self, out: _Ints) -> None: ...
     @staticmethod
-    def least_bytes(classes: Sequence[int], sets: int, segments: int) -> int: ...
+    def max_overhead(classes: Sequence[int], sets: int, segments: int) -> int: ...
     @property
     def bits(self) -> int: ...
     @property
@@ -577,6 +577,9 @@ def plain_key(key: Key) -> bytes | int:
 def plain_keys(keys: list[Any]) -> list[bytes | int]:
     """Return the plain form of each key of a list."""
 
+def key_list(keys: Any) -> list[Any]:
+    """Return keys as a list of Python objects."""
+
 def tuple_parts(form: bytes) -> tuple[bytes | int, ...] | None:
     """Return the parts of a tuple's plain form, or None if the bytes are not a tuple's."""
 
@@ -585,9 +588,6 @@ def now() -> float:
 
 def encode_hashes(hashes: npt.NDArray[np.uint64]) -> list[bytes]:
     """Encode each hash as sixteen big-endian bytes, which sort in numeric order."""
-
-def index_entries(hashes: npt.NDArray[np.uint64], keys: list[Any]) -> list[bytes]:
-    """Return the index entry of each key: its hash in sixteen bytes, then the encoded key."""
 
 @disjoint_base
 class Hashes:
@@ -1043,7 +1043,7 @@ class ScoredKeys:
     @property
     def scores(self) -> npt.NDArray[np.float32]: ...
     def in_front(self) -> Distinct: ...
-    def by_region(self, borders: Sequence[float]) -> list[Distinct]: ...
+    def by_region(self, borders: Sequence[float], margin: float = 0.0) -> list[Distinct]: ...
 
 @final
 class ScoreRegion:
@@ -1123,10 +1123,10 @@ class StableLearned(Filter):
     def _swapped(
         self, model: Handle | None, borders: Sequence[float], shares: Sequence[Shares]
     ) -> Handle: ...
-    def _pass(
+    def _lookup_scored(
         self, keys: Keys, scores: npt.NDArray[np.float32], insert: bool
     ) -> npt.NDArray[np.bool_]: ...
-    def _pass_text(self, key: Key, insert: bool) -> bool: ...
+    def _lookup_text(self, key: Key, insert: bool) -> bool: ...
     @property
     def _model(self) -> Handle | None: ...
     @property

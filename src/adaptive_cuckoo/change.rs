@@ -5,23 +5,25 @@ use super::table::Table;
 use crate::bits::reduce;
 use crate::error::{Error, Result};
 use crate::hash::{GOLDEN, Hash128, mix13};
+use crate::memory::TryGrow;
 
 /// Evictions before an insertion fails. At a load of 0.95 an insertion takes about ten, and the
 /// tail decays geometrically.
 const MAX_KICKS: usize = 2000;
 
 /// Slots with their content and owner before a change.
-type Undo = Vec<(u64, u64, Hash128)>;
+pub(super) type Undo = Vec<(u64, u64, Hash128)>;
 
 impl Table {
     /// Writes a slot and its owner, and records the previous content.
-    fn write(&mut self, slot: u64, held: u64, owner: Hash128, undo: &mut Undo) {
-        undo.push((slot, self.slot(slot), self.owners[slot as usize]));
+    fn write(&mut self, slot: u64, held: u64, owner: Hash128, undo: &mut Undo) -> Result<()> {
+        undo.try_push((slot, self.slot(slot), self.owners[slot as usize]))?;
         self.set_slot(slot, held);
         self.owners[slot as usize] = owner;
+        Ok(())
     }
 
-    fn undo(&mut self, undo: &mut Undo) {
+    pub(super) fn undo(&mut self, undo: &mut Undo) {
         for (slot, held, owner) in undo.drain(..).rev() {
             self.set_slot(slot, held);
             self.owners[slot as usize] = owner;
@@ -35,14 +37,14 @@ impl Table {
 
     /// Finds a slot for a hash by a random walk (Fotakis et al. 2003) that does not start in slot
     /// `but`. If there is none, `undo` restores the table.
-    fn place(&mut self, mut hash: Hash128, mut but: Option<u64>, undo: &mut Undo) -> bool {
+    fn place(&mut self, mut hash: Hash128, mut but: Option<u64>, undo: &mut Undo) -> Result<bool> {
         let (ways, size) = self.motion.bins();
         for _ in 0..MAX_KICKS {
             let free =
                 self.places(hash).find(|(.., slot)| self.slot(*slot) == 0 && Some(*slot) != but);
             if let Some((j, place, slot)) = free {
-                self.write(slot, self.held(hash, j, place, 0), hash, undo);
-                return true;
+                self.write(slot, self.held(hash, j, place, 0), hash, undo)?;
+                return Ok(true);
             }
             let choice = self.turn(ways * size);
             let (j, place) = (choice / size, choice % size);
@@ -51,28 +53,50 @@ impl Table {
                 continue;
             }
             let evicted = self.owners[slot as usize];
-            self.write(slot, self.held(hash, j, place, 0), hash, undo);
+            self.write(slot, self.held(hash, j, place, 0), hash, undo)?;
             (hash, but) = (evicted, Some(slot));
         }
-        false
+        Ok(false)
     }
 
     /// Inserts all hashes or none.
     pub fn insert(&mut self, hashes: &[Hash128]) -> Result<()> {
-        let (mut undo, random) = (Undo::new(), self.random);
-        let fit = self.count.saturating_add(hashes.len() as u64) <= self.owners.len() as u64;
-        if fit && hashes.iter().all(|hash| self.place(*hash, None, &mut undo)) {
-            self.count += hashes.len() as u64;
+        let (mut undo, before) = (Undo::new(), (self.count, self.random));
+        let inserted = match self.can_hold(hashes.len()) {
+            true => self.insert_noting(hashes, &mut undo),
+            false => Ok(false),
+        };
+        if let Ok(true) = inserted {
             return Ok(());
         }
         self.undo(&mut undo);
-        self.random = random;
-        Err(Error::Capacity(format!(
-            "{} more keys do not fit: {} of {} slots are in use; build a filter with more capacity",
-            hashes.len(),
+        (self.count, self.random) = before;
+        inserted?;
+        Err(self.full(hashes.len()))
+    }
+
+    /// Whether there are slots for this many more keys.
+    pub fn can_hold(&self, more: usize) -> bool {
+        self.count.saturating_add(more as u64) <= self.owners.len() as u64
+    }
+
+    /// Inserts hashes, and records the changes for undo; returns whether all fit.
+    pub(super) fn insert_noting(&mut self, hashes: &[Hash128], undo: &mut Undo) -> Result<bool> {
+        self.count += hashes.len() as u64;
+        for hash in hashes {
+            if !self.place(*hash, None, undo)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub fn full(&self, more: usize) -> Error {
+        Error::Capacity(format!(
+            "{more} more keys do not fit: {} of {} slots are in use; build a filter with more capacity",
             self.count,
             self.owners.len()
-        )))
+        ))
     }
 
     fn owned(&self, hash: Hash128) -> Option<u64> {
@@ -134,8 +158,11 @@ impl Table {
             }
             Motion::Cuckooing => {
                 let (mut undo, random) = (Undo::new(), self.random);
-                self.write(slot, 0, Hash128::default(), &mut undo);
-                let placed = self.place(owner, Some(slot), &mut undo);
+                // Without memory to undo it, the element stays.
+                let placed = self
+                    .write(slot, 0, Hash128::default(), &mut undo)
+                    .and_then(|()| self.place(owner, Some(slot), &mut undo))
+                    .unwrap_or(false);
                 if !placed {
                     self.undo(&mut undo);
                     self.random = random;

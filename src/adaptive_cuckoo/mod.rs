@@ -32,10 +32,13 @@ mod table;
 use crate::bits::Buffer;
 use crate::distinct::Distinct;
 use crate::error::{Error, Result};
-use crate::format::{Head, SECTION_BITS, SECTION_HASHES, Section};
+use crate::format::{Head, SECTION_BITS, SECTION_HASHES, Section, Source, Stored};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel, Kind};
+use crate::interrupt;
+use crate::kernel::{Content, Kernel, Kind, PIECE};
 use crate::lock::{ReadGuard, RwLock, WriteGuard};
+use crate::memory;
+use change::Undo;
 use std::sync::Arc;
 use table::{PADDING, Table, byte_len};
 
@@ -114,7 +117,7 @@ impl AdaptiveCuckoo {
     ) -> Result<AdaptiveCuckoo> {
         let mut table = Table::new(motion, fingerprint_bits, bins)?;
         for partition in hashes.partitions() {
-            let mut sorted = partition.to_vec();
+            let mut sorted = memory::copied(partition)?;
             sorted.sort_unstable();
             table.insert(&sorted)?;
         }
@@ -125,6 +128,7 @@ impl AdaptiveCuckoo {
     /// Moves elements away from absent keys; returns for each key whether any element moved.
     pub fn adapt(&self, hashes: &[Hash128], moved: &mut [bool]) {
         for (hash, moved) in hashes.iter().zip(moved) {
+            interrupt::check();
             *moved = self.contains_one(*hash) && self.write().adapt(*hash);
         }
     }
@@ -235,30 +239,52 @@ impl Kernel for AdaptiveCuckoo {
         let table = self.read();
         let copy = Table {
             slots: Buffer::copied(table.slots.as_slice())?,
-            owners: table.owners.clone(),
+            owners: memory::copied(&table.owners)?,
             ..*table
         };
         Ok(Arc::new(AdaptiveCuckoo { table: RwLock::new(copy) }))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
-        let table = self.read();
-        let mut hashes = Vec::with_capacity(16 * table.owners.len());
+    fn content(&self) -> Result<Content<'_>> {
+        // SAFETY: the sections are dropped with the lock.
+        let (table, lock) = unsafe { self.read().split() };
+        let mut hashes = memory::with_capacity(16 * table.owners.len())?;
         for owner in &table.owners {
             hashes.extend_from_slice(&owner.hi.to_le_bytes());
             hashes.extend_from_slice(&owner.lo.to_le_bytes());
         }
         let bits = u64::from(table.fingerprint_bits);
         let sections = vec![
-            Section { kind: SECTION_BITS, piece: 0, bytes: table.slots.as_slice() },
-            Section { kind: SECTION_HASHES, piece: 0, bytes: &hashes },
+            Section { kind: SECTION_BITS, piece: 0, bytes: table.slots.as_slice() }.stored(),
+            Stored { kind: SECTION_HASHES, piece: 0, content: Source::Made(hashes) },
         ];
         let parameters = vec![table.motion.number(), bits, table.bins];
-        visit(Content { parameters, count: table.count, capacity: None, sections });
+        let (count, lock) = (table.count, Some(lock));
+        Ok(Content { parameters, count, capacity: None, sections, lock })
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
-        self.write().insert(hashes)
+        if hashes.len() <= PIECE {
+            return self.write().insert(hashes);
+        }
+        let pieces = self.table.in_pieces();
+        let (mut undo, before) = (Undo::new(), (self.read().count, self.read().random));
+        if !self.read().can_hold(hashes.len()) {
+            return Err(self.read().full(hashes.len()));
+        }
+        for piece in hashes.chunks(PIECE) {
+            let mut table = pieces.write();
+            let inserted = table.insert_noting(piece, &mut undo);
+            if !matches!(inserted, Ok(true)) {
+                table.undo(&mut undo);
+                (table.count, table.random) = before;
+                inserted?;
+                return Err(table.full(hashes.len()));
+            }
+            drop(table);
+            interrupt::check();
+        }
+        Ok(())
     }
 
     fn inserts_at_once(&self) -> bool {

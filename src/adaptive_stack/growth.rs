@@ -5,16 +5,17 @@ use super::{AdaptiveStack, Building, Counted, Filling, Inner, check};
 use crate::error::Result;
 use crate::hash::Hash128;
 use crate::kernel::Kernel;
+use crate::memory;
 use crate::stack::Stack;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 impl AdaptiveStack {
-    /// Reports that these hashes are absent. Those that the stack accepts are counted, and
+    /// Reports that these hashes are absent. The ones that the stack accepts are counted, and
     /// collected if the layer is not full; `changed` is whether each was collected.
     pub fn observe(&self, hashes: &[Hash128], changed: &mut [bool]) -> Result<()> {
         let inner = self.read();
-        let mut answers = vec![false; hashes.len()];
+        let mut answers = memory::filled(hashes.len(), false)?;
         inner.stack.contains(hashes, &mut answers);
         let wrong: u64 = answers.iter().map(|&yes| u64::from(yes)).sum();
         let mut counted = self.counted();
@@ -31,7 +32,7 @@ impl AdaptiveStack {
                 continue;
             }
             let seen = inner.stack.at_layer(hash, index);
-            if !inner.stack.others_behind(&[hash]).is_empty() && !layer.contains_one(seen) {
+            if !inner.stack.others_behind(&[hash])?.is_empty() && !layer.contains_one(seen) {
                 layer.insert(&[seen])?;
                 *changed = true;
             }
@@ -155,9 +156,11 @@ impl Inner {
             _ if building.first => building.layer.insert(hashes),
             Some(Filling { layer, .. }) => {
                 let index = self.stack.layers().len();
-                let reach = self.stack.accepted_by(layer, index, &self.stack.keys_behind(hashes));
-                let at = |&hash| self.stack.at_layer(hash, index + 1);
-                building.layer.insert(&reach.iter().map(at).collect::<Vec<_>>())
+                let at = |hash| self.stack.at_layer(hash, index + 1);
+                let behind = self.stack.keys_behind(hashes);
+                let reach = behind.and_then(|behind| self.stack.accepted_by(layer, index, &behind));
+                let seen = reach.and_then(|reach| memory::collected(reach.into_iter().map(at)));
+                seen.and_then(|seen| building.layer.insert(&seen))
             }
             None => Ok(()),
         };

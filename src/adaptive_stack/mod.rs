@@ -36,10 +36,13 @@ mod growth;
 pub use counted::{Counted, MAX_SAMPLED};
 
 use crate::error::{Error, Result};
-use crate::format::{self, Head, SECTION_FRAME, SECTION_PLAN, SECTION_SAMPLE, Section};
+use crate::format::{
+    Frame, Head, SECTION_FRAME, SECTION_PLAN, SECTION_SAMPLE, Section, Source, Stored,
+};
 use crate::hash::Hash128;
 use crate::kernel::{self, Content, Kernel, Kind, Opening};
 use crate::lock::{ReadGuard, RwLock, WriteGuard};
+use crate::memory;
 use crate::stack::{self, MAX_LAYERS, Stack};
 use counted::with_sample;
 use std::any::Any;
@@ -174,8 +177,8 @@ impl AdaptiveStack {
         let counted =
             with_sample(counts, sample.bytes).ok_or_else(|| damaged("its sample is wrong"))?;
         let stack = stack.of_generation(generation as u16);
-        let opened = AdaptiveStack::with(stack, filling, plan.bytes.to_vec())
-            .map_err(|error| damaged(&error.to_string()))?;
+        let opened = AdaptiveStack::with(stack, filling, memory::copied(plan.bytes)?)
+            .map_err(|error| error.in_frame(damaged))?;
         opened.write().generation = generation;
         *opened.counted() = counted;
         if opened.count() != head.count {
@@ -197,8 +200,8 @@ impl AdaptiveStack {
     }
 
     /// The plan.
-    pub fn plan(&self) -> Vec<u8> {
-        self.read().plan.clone()
+    pub fn plan(&self) -> Result<Vec<u8>> {
+        memory::copied(&self.read().plan)
     }
 
     /// A consistent snapshot of the state.
@@ -229,8 +232,8 @@ impl AdaptiveStack {
     }
 
     /// How often each key of the sample occurred.
-    pub fn sample(&self) -> Vec<u64> {
-        self.counted.read().sample.values().copied().collect()
+    pub fn sample(&self) -> Result<Vec<u64>> {
+        memory::collected(self.counted.read().sample.values().copied())
     }
 }
 
@@ -310,26 +313,39 @@ impl Kernel for AdaptiveStack {
             }
             None => None,
         };
-        let copy = AdaptiveStack::with(inner.stack.duplicate()?, filling, inner.plan.clone())?;
+        let copy =
+            AdaptiveStack::with(inner.stack.duplicate()?, filling, memory::copied(&inner.plan)?)?;
         copy.write().generation = inner.generation;
         *copy.counted() = self.counted.read().clone();
         Ok(Arc::new(copy))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
-        let inner = self.read();
+    fn content(&self) -> Result<Content<'_>> {
+        // SAFETY: the sections are dropped with the lock.
+        let (inner, lock) = unsafe { self.read().split() };
         let counted = self.counted.read();
-        let stack = kernel::nested(&inner.stack);
-        let filling = inner.filling.as_ref().map(|filling| kernel::nested(&*filling.layer));
+        let Content { parameters, count, capacity: own, sections, lock: written } =
+            inner.stack.content()?;
+        let head = Head {
+            kind: stack::KIND.number,
+            hash: 0,
+            tag: 0,
+            count,
+            capacity: own.unwrap_or(count),
+            parameters,
+        };
+        let stack = Frame::new(&head, sections, written)?;
+        let stored = |kind, content| Stored { kind, piece: 0, content };
+        let mut sections = vec![stored(SECTION_FRAME, Source::Frame(stack))];
+        if let Some(filling) = &inner.filling {
+            sections.push(kernel::nested(&*filling.layer)?);
+        }
         let pair = |(word, count): (&u64, &u64)| {
             (u128::from(*count) << 64 | u128::from(*word)).to_le_bytes()
         };
-        let sample: Vec<u8> = counted.sample.iter().flat_map(pair).collect();
-        let section = |kind, bytes| Section { kind, piece: 0, bytes };
-        let mut sections = vec![section(SECTION_FRAME, &stack[..])];
-        sections.extend(filling.iter().map(|frame| section(SECTION_FRAME, &frame[..])));
-        sections.push(section(SECTION_SAMPLE, &sample));
-        sections.push(section(SECTION_PLAN, &inner.plan));
+        let sample = memory::collected(counted.sample.iter().flat_map(pair))?;
+        sections.push(stored(SECTION_SAMPLE, Source::Made(sample)));
+        sections.push(stored(SECTION_PLAN, Source::Bytes(&inner.plan)));
         let capacity = inner.filling.as_ref().map_or(0, |filling| filling.capacity);
         let Counted { collecting, asked, wrong, strikes, total, shift, .. } = *counted;
         let [total, mistakes] = total;
@@ -344,12 +360,7 @@ impl Kernel for AdaptiveStack {
             mistakes,
             shift,
         ];
-        // The number of keys in the frame: others may have been inserted since.
-        let (count, capacity) = match format::read_header(&stack, stack.len() as u64) {
-            Ok((head, ..)) => (head.count, inner.stack.capacity().map(|_| head.capacity)),
-            Err(_) => (inner.stack.count(), inner.stack.capacity()),
-        };
-        visit(Content { parameters, count, capacity, sections });
+        Ok(Content { parameters, count, capacity: own, sections, lock: Some(lock) })
     }
 
     /// Inserts into each layer of keys that it reaches, and into the one that is being built. If a

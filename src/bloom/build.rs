@@ -12,6 +12,8 @@ use crate::bits::reduce;
 use crate::distinct::Distinct;
 use crate::error::Result;
 use crate::hash::Hash128;
+use crate::memory::{self, TryGrow};
+use crate::threads;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
@@ -29,52 +31,50 @@ impl Bloom {
             _ if threads < 2 => hashes.partitions().for_each(|part| {
                 bloom.set(part);
             }),
-            Layout::Blocked => bloom.fill_in_parallel(hashes, threads as u64),
-            _ => return Ok(bloom.fill_by_stripe(hashes, threads)),
+            Layout::Blocked => bloom.fill_in_parallel(hashes, threads as u64)?,
+            _ => return bloom.fill_by_stripe(hashes, threads),
         }
         bloom.hold(hashes.len() as u64);
         Ok(bloom)
     }
 
     /// Fills by stripes; each thread reads some of the partitions.
-    fn fill_by_stripe(self, hashes: &Distinct, threads: usize) -> Bloom {
+    fn fill_by_stripe(self, hashes: &Distinct, threads: usize) -> Result<Bloom> {
         let filling = Filling::of(self);
-        std::thread::scope(|scope| {
-            for thread in 0..threads {
-                let mut share = filling.share();
-                let partitions = hashes.partitions().skip(thread).step_by(threads);
-                scope.spawn(move || partitions.for_each(|partition| share.insert(partition)));
-            }
-        });
+        threads::try_map(0..threads, |thread| {
+            let mut worker = filling.worker()?;
+            let partitions = hashes.partitions().skip(thread).step_by(threads);
+            partitions.for_each(|partition| worker.insert(partition));
+            Result::Ok(())
+        })?;
         filling.bloom.hold(hashes.len() as u64);
-        filling.bloom
+        Ok(filling.bloom)
     }
 
     /// Each thread sets the bits of its own range of blocks; a partition across the border of two
     /// ranges is read by both.
-    fn fill_in_parallel(&self, hashes: &Distinct, threads: u64) {
+    fn fill_in_parallel(&self, hashes: &Distinct, threads: u64) -> Result<()> {
         let blocks = self.blocks();
         // The lowest `hi` of a block, or one past every `hi`.
         let start = |block: u64| ((block as u128) << 64).div_ceil(blocks as u128);
-        std::thread::scope(|scope| {
-            for thread in 0..threads {
-                let first = start(blocks * thread / threads);
-                let end = start(blocks * (thread + 1) / threads);
-                if first == end {
-                    continue;
-                }
-                let (first, last) = (first as u64, (end - 1) as u64);
-                scope.spawn(move || {
-                    let own = |hash: &&Hash128| (first..=last).contains(&hash.hi);
-                    let mut kept = Vec::new();
-                    for partition in hashes.overlapping(first, last) {
-                        kept.clear();
-                        kept.extend(partition.iter().filter(own));
-                        self.set(&kept);
-                    }
-                });
+        threads::try_map(0..threads as usize, |thread| {
+            let first = start(blocks * thread as u64 / threads);
+            let end = start(blocks * (thread as u64 + 1) / threads);
+            if first == end {
+                return Result::Ok(());
             }
-        });
+            let (first, last) = (first as u64, (end - 1) as u64);
+            let own = |hash: &&Hash128| (first..=last).contains(&hash.hi);
+            let mut kept = Vec::new();
+            for partition in hashes.overlapping(first, last) {
+                kept.clear();
+                kept.reserve_more(partition.len())?;
+                kept.extend(partition.iter().filter(own));
+                self.set(&kept);
+            }
+            Ok(())
+        })?;
+        Ok(())
     }
 
     fn hold(&self, count: u64) {
@@ -105,16 +105,15 @@ impl Filling {
     }
 
     /// The state of one thread that sets bits.
-    pub fn share(&self) -> Share<'_> {
+    pub fn worker(&self) -> Result<Worker<'_>> {
         let stripes = self.stripes.len();
         let waiting = match self.bloom.shape.layout {
-            Layout::Blocked => Waiting::Hashes(vec![Vec::with_capacity(WAITING); stripes]),
-            _ => Waiting::Positions {
-                positions: vec![Vec::with_capacity(WAITING); stripes],
-                probes: Box::new(Probes::new()),
-            },
+            Layout::Blocked => Waiting::Hashes(buffers(stripes)?),
+            _ => {
+                Waiting::Positions { positions: buffers(stripes)?, probes: Box::new(Probes::new()) }
+            }
         };
-        Share { filling: self, waiting }
+        Ok(Worker { filling: self, waiting })
     }
 
     /// The filter of all inserted hashes. Its count is estimated from the bits, and at most `max`.
@@ -149,9 +148,14 @@ impl Filling {
 }
 
 /// The state of one thread.
-pub struct Share<'a> {
+pub struct Worker<'a> {
     filling: &'a Filling,
     waiting: Waiting,
+}
+
+/// An empty buffer for each stripe.
+fn buffers<T>(stripes: usize) -> Result<Vec<Vec<T>>> {
+    memory::collected_ok((0..stripes).map(|_| memory::with_capacity(WAITING)))
 }
 
 /// The buffers, by stripe.
@@ -160,10 +164,10 @@ enum Waiting {
     Positions { positions: Vec<Vec<u64>>, probes: Box<Probes> },
 }
 
-impl Share<'_> {
+impl Worker<'_> {
     /// Inserts hashes, any number of times each.
     pub fn insert(&mut self, hashes: &[Hash128]) {
-        let Share { filling, waiting } = self;
+        let Worker { filling, waiting } = self;
         let bloom = &filling.bloom;
         match waiting {
             Waiting::Hashes(waiting) => {
@@ -186,9 +190,9 @@ fn set_hashes(bloom: &Bloom, hashes: &[Hash128]) {
     bloom.set(hashes);
 }
 
-impl Drop for Share<'_> {
+impl Drop for Worker<'_> {
     fn drop(&mut self) {
-        let Share { filling, waiting } = self;
+        let Worker { filling, waiting } = self;
         match waiting {
             Waiting::Hashes(waiting) => {
                 for (stripe, hashes) in waiting.iter_mut().enumerate() {
@@ -227,8 +231,8 @@ mod tests {
                 assert!(filling.stripes.len() > 1);
                 std::thread::scope(|scope| {
                     for part in hashes.rchunks(3000) {
-                        let mut share = filling.share();
-                        scope.spawn(move || part.chunks(999).for_each(|few| share.insert(few)));
+                        let mut worker = filling.worker().unwrap();
+                        scope.spawn(move || part.chunks(999).for_each(|few| worker.insert(few)));
                     }
                 });
                 let many = filling.finish(20_000);

@@ -29,7 +29,7 @@ mod sets;
 mod shape;
 mod wide;
 
-pub use build::{Filling, Share};
+pub use build::{Filling, Worker};
 pub use shape::{BLOCK_BITS, Layout, MAX_HASHES, Shape};
 
 use crate::bits::Buffer;
@@ -122,7 +122,7 @@ impl Bloom {
         let layout = *layout.ok_or_else(|| damaged("its layout is unknown"))?;
         let hashes = u32::try_from(hashes).map_err(|_| damaged("too many hashes"))?;
         let shape =
-            Shape::new(layout, bits, hashes, kept).map_err(|error| damaged(&error.to_string()))?;
+            Shape::new(layout, bits, hashes, kept).map_err(|error| error.in_frame(damaged))?;
         let as_written = section.kind == SECTION_BITS && section.piece == layout.piece();
         if !as_written || section.bytes.len() != shape.bytes() {
             return Err(damaged("its bits do not match its parameters"));
@@ -202,7 +202,7 @@ impl Kernel for Bloom {
         }
     }
 
-    /// The number of inserted keys, without those that changed no bit; an estimate after a merge.
+    /// The number of inserted keys that changed a bit; an estimate after a merge.
     fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
@@ -247,14 +247,15 @@ impl Kernel for Bloom {
         Ok(Arc::new(Bloom::with(self.shape, bits, self.count())))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
+    fn content(&self) -> Result<Content<'_>> {
         let Shape { layout, bits, hashes, kept, .. } = self.shape;
         let parameters = vec![layout as u64, bits, u64::from(hashes), kept];
         let piece = layout.piece();
-        self.with_bytes(|bytes| {
-            let sections = vec![Section { kind: SECTION_BITS, piece, bytes }];
-            visit(Content { parameters, count: self.count(), capacity: None, sections });
-        });
+        // SAFETY: the section is dropped with the lock.
+        let (_, lock) = unsafe { self.writer.read().split() };
+        let section = Section { kind: SECTION_BITS, piece, bytes: self.bits.as_slice() };
+        let (count, sections) = (self.count(), vec![section.stored()]);
+        Ok(Content { parameters, count, capacity: None, sections, lock: Some(lock) })
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

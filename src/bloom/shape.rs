@@ -50,7 +50,7 @@ impl Layout {
 pub struct Shape {
     /// Where bits may lie.
     pub layout: Layout,
-    /// Bits of the whole filter.
+    /// Bits of the full filter.
     pub bits: u64,
     /// Probes per key (k).
     pub hashes: u32,

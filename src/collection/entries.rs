@@ -9,6 +9,7 @@
 use super::probe::Sizes;
 use super::{Filter, Kind};
 use crate::error::Result;
+use crate::memory::{self, TryGrow};
 use crate::ribbon;
 
 /// Entries that are decoded together; the position of the first of them is stored.
@@ -20,7 +21,7 @@ const SIZE_BITS: u32 = 24;
 const KEPT_BITS: u32 = 16;
 /// The bits of an entry that are the position in `large`.
 const PLACE: u64 = (1 << (SIZE_BITS + KEPT_BITS)) - 1;
-/// The length of a whole filter.
+/// The length of a full filter.
 const WHOLE: u64 = (1 << KEPT_BITS) - 1;
 /// Bytes after the last entry, so that one can be read as a word.
 const PAD: usize = 2;
@@ -78,31 +79,37 @@ fn unit(sizes: &Sizes) -> u64 {
 
 impl Entries {
     /// An empty list for filters with numbers below `ids`.
-    pub fn with_capacity(count: usize, ids: usize) -> Entries {
+    pub fn with_capacity(count: usize, ids: usize) -> Result<Entries> {
         let id_bits = usize::BITS - ids.saturating_sub(1).leading_zeros();
-        Entries {
-            entries: Vec::with_capacity(ENTRY * count + PAD),
-            starts: Vec::with_capacity(count.div_ceil(GROUP)),
-            ids: Vec::with_capacity((count * id_bits as usize).div_ceil(64)),
+        Ok(Entries {
+            entries: memory::with_capacity(ENTRY * count + PAD)?,
+            starts: memory::with_capacity(count.div_ceil(GROUP))?,
+            ids: memory::with_capacity((count * id_bits as usize).div_ceil(64))?,
             large: vec![0],
             id_bits,
             ..Entries::default()
-        }
+        })
     }
 
     /// An empty list for more filters, with the shared fields of another list.
-    pub fn like(other: &Entries, count: usize, ids: usize) -> Entries {
-        Entries { shared: other.shared.clone(), ..Entries::with_capacity(count, ids) }
+    pub fn like(other: &Entries, count: usize, ids: usize) -> Result<Entries> {
+        Ok(Entries { shared: other.shared.clone(), ..Entries::with_capacity(count, ids)? })
     }
 
     /// Copies an entry of the list that this one was made from, with at most `kept` bits; returns how
     /// many.
-    pub fn push_entry(&mut self, other: &Entries, at: usize, entry: &Entry, kept: u64) -> u64 {
+    pub fn push_entry(
+        &mut self,
+        other: &Entries,
+        at: usize,
+        entry: &Entry,
+        kept: u64,
+    ) -> Result<u64> {
         let id = other.id(at);
         let word = other.word(at);
         if kept == entry.kept && word >> (SIZE_BITS + KEPT_BITS) != u64::from(LARGE) {
-            self.push_word(word, id, kept);
-            return kept;
+            self.push_word(word, id, kept)?;
+            return Ok(kept);
         }
         self.push(id, &other.filter(at, entry), kept)
     }
@@ -123,23 +130,27 @@ impl Entries {
 
     /// Adds a filter with at most the first `kept` bits; returns how many: fewer for filters above
     /// 64 Kbit, by less than a 65,536th.
-    pub fn push(&mut self, id: u32, filter: &Filter, kept: u64) -> u64 {
+    pub fn push(&mut self, id: u32, filter: &Filter, kept: u64) -> Result<u64> {
         let sizes = Sizes::of(filter);
         let word = self.small(filter, &sizes, kept);
-        let (word, kept) = word.unwrap_or_else(|| (self.push_large(filter, kept), kept));
-        self.push_word(word, id, kept);
-        kept
+        let (word, kept) = match word {
+            Some(small) => small,
+            None => (self.push_large(filter, kept)?, kept),
+        };
+        self.push_word(word, id, kept)?;
+        Ok(kept)
     }
 
-    fn push_word(&mut self, word: u64, id: u32, kept: u64) {
+    fn push_word(&mut self, word: u64, id: u32, kept: u64) -> Result<()> {
         if self.len.is_multiple_of(GROUP) {
-            self.starts.push(self.bits);
+            self.starts.try_push(self.bits)?;
         }
         self.entries.truncate(ENTRY * self.len);
-        self.entries.extend_from_slice(&word.to_le_bytes());
-        self.push_id(id);
+        self.entries.try_extend(&word.to_le_bytes())?;
+        self.push_id(id)?;
         self.len += 1;
         self.bits += kept;
+        Ok(())
     }
 
     /// The six bytes of an entry and the length of its prefix, if they suffice.
@@ -164,29 +175,29 @@ impl Entries {
         Some((size | units << SIZE_BITS | (index as u64) << (SIZE_BITS + KEPT_BITS), kept))
     }
 
-    fn push_large(&mut self, filter: &Filter, kept: u64) -> u64 {
+    fn push_large(&mut self, filter: &Filter, kept: u64) -> Result<u64> {
         let place = self.large.len() as u64;
         let head = filter.kind as u64 | u64::from(filter.hashes) << 2;
         let levels = filter.levels.iter().map(|slots| slots / 64);
         let numbers = [head, filter.attempt.into(), filter.size, filter.levels.len() as u64];
         for number in numbers.into_iter().chain(levels) {
-            self.push_number(number, number);
+            self.push_number(number, number)?;
         }
-        // As long as for the whole filter, so that the memory does not depend on the prefix.
-        self.push_number(kept, filter.bits().unwrap_or(kept).max(kept));
-        place | u64::from(LARGE) << (SIZE_BITS + KEPT_BITS)
+        // As long as for the full filter, so that the memory does not depend on the prefix.
+        self.push_number(kept, filter.bits().unwrap_or(kept).max(kept))?;
+        Ok(place | u64::from(LARGE) << (SIZE_BITS + KEPT_BITS))
     }
 
-    /// Writes a number in as many bytes as `most` needs.
-    fn push_number(&mut self, mut number: u64, mut most: u64) {
-        while most >= 0x80 {
-            self.large.push(number as u8 | 0x80);
-            (number, most) = (number >> 7, most >> 7);
+    /// Writes a number in as many bytes as `max` needs.
+    fn push_number(&mut self, mut number: u64, mut max: u64) -> Result<()> {
+        while max >= 0x80 {
+            self.large.try_push(number as u8 | 0x80)?;
+            (number, max) = (number >> 7, max >> 7);
         }
-        self.large.push(number as u8);
+        self.large.try_push(number as u8)
     }
 
-    fn push_id(&mut self, id: u32) {
+    fn push_id(&mut self, id: u32) -> Result<()> {
         let at = self.len as u64 * u64::from(self.id_bits);
         let (word, shift) = ((at / 64) as usize, at % 64);
         let wide = u128::from(id) << shift;
@@ -194,9 +205,10 @@ impl Entries {
             if place < self.ids.len() {
                 self.ids[place] |= part;
             } else if part != 0 || shift + u64::from(self.id_bits) > 64 * (place - word) as u64 {
-                self.ids.push(part);
+                self.ids.try_push(part)?;
             }
         }
+        Ok(())
     }
 
     /// Releases memory reserved for more filters.

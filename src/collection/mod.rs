@@ -34,7 +34,9 @@ pub use resident::{Candidate, Loaded, Resident};
 use crate::bloom;
 use crate::distinct::Distinct;
 use crate::error::{Error, Result};
+use crate::format::Source;
 use crate::kernel::Kernel;
+use crate::memory;
 use crate::ribbon::{self, Ribbon};
 
 /// The kind number of a collection in a frame.
@@ -131,17 +133,18 @@ impl Filter {
                 Box::new(bloom::Bloom::build(shape, keys, 1)?)
             }
         };
-        let (count, mut bytes) = (keys.len() as u64, Vec::new());
-        let (mut attempt, mut size) = (0, bits);
-        kernel.with_content(&mut |content| {
-            if let (Kind::Ribbon, &[_, _, _, tried, last, ..]) = (kind, &content.parameters[..]) {
-                (attempt, size) = (tried as u16, last);
-            }
-            bytes.extend_from_slice(content.sections[0].bytes);
-        });
+        let content = kernel.content()?;
+        let (attempt, size) = match (kind, &content.parameters[..]) {
+            (Kind::Ribbon, &[_, _, _, tried, last, ..]) => (tried as u16, last),
+            _ => (0, bits),
+        };
+        let count = keys.len() as u64;
         let filter = Filter { kind, hashes, attempt, size, count, levels: levels.into() };
-        bytes.truncate(filter.bytes()? as usize);
-        Ok((filter, bytes))
+        let bytes = match &content.sections[0].content {
+            Source::Bytes(bytes) => &bytes[..bytes.len().min(filter.bytes()? as usize)],
+            _ => &[],
+        };
+        Ok((filter, memory::copied(bytes)?))
     }
 
     /// Encodes the directory record: this entry and its utility.
@@ -177,7 +180,7 @@ impl Filter {
         let attempt = u16::try_from(first >> 32).ok().filter(|&attempt| attempt < MAX_ATTEMPTS);
         let attempt = attempt.ok_or_else(|| damaged("an attempt is out of range"))?;
         let filter = Filter { kind, hashes, attempt, size, count, levels: own };
-        filter.bits().map_err(|error| damaged(&error.to_string()))?;
+        filter.bits().map_err(|error| error.in_frame(damaged))?;
         if (kind == Kind::Empty && filter != Filter::empty())
             || (kind != Kind::Empty && count == 0)
             || (kind != Kind::Ribbon && (number > 0 || attempt > 0))

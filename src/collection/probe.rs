@@ -7,6 +7,7 @@ use super::{Filter, Kind};
 use crate::bits::reduce;
 use crate::error::Result;
 use crate::hash::{Hash128, mix13};
+use crate::memory;
 use crate::ribbon::{self, Wide, fingerprint};
 use std::ops::Range;
 
@@ -24,11 +25,11 @@ pub struct Query {
 
 impl Query {
     /// Prepares a key for filters with at most this many probes and attempts.
-    pub fn new(hash: Hash128, hashes: u32, attempts: u32) -> Query {
+    pub fn new(hash: Hash128, hashes: u32, attempts: u32) -> Result<Query> {
         let probe = |j: u32| mix13(hash.hi.wrapping_add(hash.lo.wrapping_mul(u64::from(j))));
-        let probes = (0..hashes).map(probe).collect();
+        let probes = memory::collected((0..hashes).map(probe))?;
         let rows = (0..attempts.min(ROWS as u32)).map(|attempt| row(hash, attempt.into()));
-        Query { hash, probes, rows: rows.collect() }
+        Ok(Query { hash, probes, rows: memory::collected(rows)? })
     }
 
     #[inline(always)]
@@ -52,7 +53,7 @@ pub trait Bits {
     fn window(&mut self, bit: u64) -> Result<u64>;
 }
 
-/// What a probe needs to know about a filter without levels; see [`leveled`] for the others.
+/// The properties of a filter without levels that a probe needs; see [`leveled`] for others.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub kind: Kind,
@@ -93,8 +94,8 @@ impl Sizes {
         }
     }
 
-    /// Whether the probes or columns in `range` allow the key, reading only bits in `kept`: those
-    /// before it were checked already, those after it are not available.
+    /// Whether the probes or columns in `range` allow the key, reading only bits in `kept`:
+    /// earlier bits were checked already, later ones are not available.
     #[inline(always)]
     pub fn may_hold(
         &self,
@@ -109,7 +110,7 @@ impl Sizes {
                 let (start, row) = query.row(self.attempt);
                 let width = self.size.min(WIDTH);
                 let at = reduce(start, self.size - width + 1);
-                columns(query, (row, width), at, self.size, range, kept, bits)
+                columns_match(query, (row, width), at, self.size, range, kept, bits)
             }
             Kind::Truncated => self.bloom(query, range, kept, bits, |_| (0, self.size)),
             Kind::Segmented => {
@@ -146,9 +147,10 @@ impl Sizes {
 }
 
 /// Whether the columns in `range` match the fingerprint of the key. The row of the key has this
-/// width and starts at bit `at` in the first column; rows that `kept` does not add to are skipped.
+/// width and starts at bit `at` in the first column. Columns in which it ends before `kept` were
+/// checked already.
 #[inline(always)]
-fn columns(
+fn columns_match(
     query: &Query,
     (row, width): (Wide, u64),
     at: u64,
@@ -201,7 +203,7 @@ pub fn leveled(
         let code = bits.window(64 * level.codes as u64 + 2 * bucket)? & 3;
         if start >= bucket * ribbon::BUCKET + ribbon::THRESHOLDS[code as usize] {
             let (row, at) = ([ribbon::row(hash), 0, 0, 0], before + level.offset + start);
-            return columns(query, (row, 64), at, shape.slots, range, kept, bits);
+            return columns_match(query, (row, 64), at, shape.slots, range, kept, bits);
         }
     }
     let last = shape.last;
@@ -210,7 +212,7 @@ pub fn leveled(
     }
     let (start, row) = row(hash, last.attempt);
     let at = before + last.offset + reduce(start, last.starts());
-    columns(query, (row, last.width()), at, shape.slots, range, kept, bits)
+    columns_match(query, (row, last.width()), at, shape.slots, range, kept, bits)
 }
 
 /// Whether the bits of a filter in `kept` allow the key.

@@ -6,6 +6,7 @@ use super::{Filter, Kind};
 use crate::bits::{prefetch, zeros};
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
+use crate::memory::{self, TryGrow};
 use crate::processor::on_best;
 
 /// Offset from the first byte of a ribbon's row to one that may lie in the next cache line.
@@ -108,16 +109,16 @@ impl Resident {
     /// Loads prefixes of filters with numbers below `ids`, in this order. Prefixes that are `loaded`
     /// are copied; for others `read(filter, bytes)` fills in the first bytes.
     pub fn load<'a>(
-        wanted: impl Iterator<Item = (u32, &'a Filter, u64)> + Clone,
+        chosen: impl Iterator<Item = (u32, &'a Filter, u64)> + Clone,
         ids: usize,
         loaded: Option<Loaded<'_>>,
         mut read: impl FnMut(u32, &mut [u8]) -> Result<()>,
     ) -> Result<Resident> {
-        let total: u64 = wanted.clone().map(|(_, _, kept)| kept).sum();
+        let total: u64 = chosen.clone().map(|(_, _, kept)| kept).sum();
         let bytes = usize::try_from(total.div_ceil(8)).unwrap_or(usize::MAX);
         let refused = |_| Error::Memory(format!("cannot allocate {bytes} bytes for prefixes"));
         let mut resident = Resident {
-            entries: Entries::with_capacity(wanted.clone().count(), ids),
+            entries: Entries::with_capacity(chosen.clone().count(), ids)?,
             arena: zeros(bytes.saturating_add(PAD)).map_err(refused)?,
             hashes: 0,
             attempts: 0,
@@ -126,18 +127,18 @@ impl Resident {
         let arena = loaded.as_ref().map_or(&none, |loaded| &loaded.resident.arena);
         let mut copier = Copier { from: Prefix { arena, start: 0 }, run: 0..0, to: 0 };
         if let Some(loaded) = &loaded {
-            lengths = loaded.resident.prefixes();
+            lengths = loaded.resident.prefixes()?;
         }
-        for (id, filter, kept) in wanted {
-            let most = filter.bits()?;
-            if kept > most {
+        for (id, filter, kept) in chosen {
+            let bits = filter.bits()?;
+            if kept > bits {
                 return Err(Error::Parameter(format!(
-                    "kept must be at most {most}, the bits of the filter, not {kept}"
+                    "kept must be at most {bits}, the bits of the filter, not {kept}"
                 )));
             }
-            resident.note(filter);
+            resident.fit_queries_to(filter);
             let to = resident.entries.bits();
-            let kept = resident.entries.push(id, filter, kept);
+            let kept = resident.entries.push(id, filter, kept)?;
             let position = loaded.as_ref().and_then(|loaded| loaded.positions.get(id as usize));
             match position.and_then(|&position| lengths.get(position as usize)) {
                 Some((start, had)) if *had >= kept => {
@@ -145,7 +146,7 @@ impl Resident {
                 }
                 _ if kept > 0 => {
                     scratch.clear();
-                    scratch.resize(kept.div_ceil(8) as usize, 0);
+                    scratch.try_resize(kept.div_ceil(8) as usize, 0)?;
                     read(id, &mut scratch)?;
                     resident.write(&mut scratch, to, kept);
                 }
@@ -175,7 +176,7 @@ impl Resident {
         }
         let bytes = usize::try_from(total.div_ceil(8)).unwrap_or(usize::MAX);
         let mut changed = Resident {
-            entries: Entries::like(&self.entries, self.len() + added.len(), ids),
+            entries: Entries::like(&self.entries, self.len() + added.len(), ids)?,
             arena: zeros(bytes.saturating_add(PAD))?,
             hashes: self.hashes,
             attempts: self.attempts,
@@ -186,7 +187,7 @@ impl Resident {
         let mut scratch = Vec::new();
         let mut read_prefix = |changed: &mut Resident, id: u32, to: u64, kept: u64| {
             scratch.clear();
-            scratch.resize(kept.div_ceil(8) as usize, 0);
+            scratch.try_resize(kept.div_ceil(8) as usize, 0)?;
             read(id, &mut scratch)?;
             changed.write(&mut scratch, to, kept);
             Ok::<(), Error>(())
@@ -194,9 +195,9 @@ impl Resident {
         for at in 0..=self.len() {
             while let Some(&&(_, id, filter, kept)) = added.peek().filter(|new| new.0 <= at) {
                 added.next();
-                changed.note(filter);
+                changed.fit_queries_to(filter);
                 let to = changed.bits();
-                let kept = changed.entries.push(id, filter, kept.min(filter.bits()?));
+                let kept = changed.entries.push(id, filter, kept.min(filter.bits()?))?;
                 read_prefix(&mut changed, id, to, kept)?;
             }
             if at == self.len() {
@@ -206,9 +207,9 @@ impl Resident {
                 self.entries.group(at / GROUP, &mut group);
             }
             let entry = &group[at % GROUP];
-            let wanted = lengths.next_if(|length| length.0 == at).map_or(entry.kept, |own| own.1);
+            let chosen = lengths.next_if(|length| length.0 == at).map_or(entry.kept, |own| own.1);
             let to = changed.bits();
-            let kept = changed.entries.push_entry(&self.entries, at, entry, wanted);
+            let kept = changed.entries.push_entry(&self.entries, at, entry, chosen)?;
             if kept > entry.kept {
                 read_prefix(&mut changed, self.entries.id(at), to, kept)?;
             } else {
@@ -221,7 +222,7 @@ impl Resident {
     }
 
     /// Updates how many hashes and attempts a query needs.
-    fn note(&mut self, filter: &Filter) {
+    fn fit_queries_to(&mut self, filter: &Filter) {
         match filter.kind {
             Kind::Empty => {}
             Kind::Ribbon => {
@@ -247,24 +248,24 @@ impl Resident {
     }
 
     /// The start and length of each prefix, in order.
-    fn prefixes(&self) -> Vec<(u64, u64)> {
-        let (mut prefixes, mut group) = (Vec::with_capacity(self.len()), NO_ENTRIES);
+    fn prefixes(&self) -> Result<Vec<(u64, u64)>> {
+        let (mut prefixes, mut group) = (memory::with_capacity(self.len())?, NO_ENTRIES);
         for index in 0..self.len().div_ceil(GROUP) {
             let count = self.entries.group(index, &mut group);
             prefixes.extend(group[..count].iter().map(|entry| (entry.bit, entry.kept)));
         }
-        prefixes
+        Ok(prefixes)
     }
 
     /// The number of each filter and the length of its prefix, in order.
-    pub fn kept(&self) -> impl Iterator<Item = (u32, u64)> {
-        let prefixes = self.prefixes().into_iter().enumerate();
-        prefixes.map(|(at, (_, kept))| (self.entries.id(at), kept))
+    pub fn kept(&self) -> Result<impl Iterator<Item = (u32, u64)>> {
+        let prefixes = self.prefixes()?.into_iter().enumerate();
+        Ok(prefixes.map(|(at, (_, kept))| (self.entries.id(at), kept)))
     }
 
     /// The numbers of the filters, in order.
-    pub fn ids(&self) -> Vec<u32> {
-        (0..self.len()).map(|at| self.entries.id(at)).collect()
+    pub fn ids(&self) -> Result<Vec<u32>> {
+        memory::collected((0..self.len()).map(|at| self.entries.id(at)))
     }
 
     /// Total bits of the prefixes.
@@ -278,10 +279,13 @@ impl Resident {
     }
 
     /// The same for filters with numbers below `ids` that are not loaded yet.
-    pub fn overhead_of<'a>(filters: impl Iterator<Item = &'a Filter>, ids: usize) -> usize {
-        let mut entries = Entries::with_capacity(0, ids);
-        filters.for_each(|filter| _ = entries.push(0, filter, 0));
-        PAD + entries.size_in_bytes()
+    pub fn overhead_of<'a>(
+        mut filters: impl Iterator<Item = &'a Filter>,
+        ids: usize,
+    ) -> Result<usize> {
+        let mut entries = Entries::with_capacity(0, ids)?;
+        filters.try_for_each(|filter| entries.push(0, filter, 0).map(drop))?;
+        Ok(PAD + entries.size_in_bytes())
     }
 
     /// Number of filters.
@@ -289,13 +293,13 @@ impl Resident {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no filters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Prepares a key for a lookup in these filters.
-    pub fn query(&self, hash: Hash128) -> Query {
+    pub fn query(&self, hash: Hash128) -> Result<Query> {
         Query::new(hash, self.hashes, self.attempts)
     }
 
@@ -404,9 +408,13 @@ impl Resident {
 
     /// [`Resident::candidates`] for many keys, as many filters at a time as fit in a cache. The
     /// candidates of each key come in order of utility; `found` returns false to end a key.
-    pub fn candidates_many(&self, hashes: &[Hash128], mut found: impl FnMut(Candidate) -> bool) {
-        let queries: Vec<Query> = hashes.iter().map(|&hash| self.query(hash)).collect();
-        let mut open: Vec<u32> = (0..hashes.len() as u32).collect();
+    pub fn candidates_many(
+        &self,
+        hashes: &[Hash128],
+        mut found: impl FnMut(Candidate) -> bool,
+    ) -> Result<()> {
+        let queries = memory::collected_ok(hashes.iter().map(|&hash| self.query(hash)))?;
+        let mut open = memory::collected(0..hashes.len() as u32)?;
         let (groups, mut start) = (self.len().div_ceil(GROUP), 0);
         let mut decoded = Vec::new();
         while start < groups && !open.is_empty() {
@@ -416,7 +424,7 @@ impl Resident {
             while end < groups && self.entries.start(end) < limit && decoded.len() < DECODED {
                 let mut group = NO_ENTRIES;
                 let count = self.entries.group(end, &mut group);
-                decoded.push((group, count));
+                decoded.try_push((group, count))?;
                 end += 1;
             }
             open.retain(|&key| {
@@ -435,5 +443,6 @@ impl Resident {
             });
             start = end;
         }
+        Ok(())
     }
 }

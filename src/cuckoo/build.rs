@@ -9,6 +9,8 @@ use super::{Slots, Table, Word, on_width};
 use crate::cuckoo::Shape;
 use crate::distinct::Distinct;
 use crate::error::Result;
+use crate::memory::{self, TryGrow};
+use crate::threads;
 use std::ops::Range;
 
 impl Table {
@@ -19,22 +21,13 @@ impl Table {
         let share = shape.chunks.div_ceil(threads.max(1) as u64);
         let (chunks, _) =
             table.slots.as_mut_slice().split_at_mut(shape.chunk_bytes() * shape.chunks as usize);
-        let fits = std::thread::scope(|scope| {
-            let fill = |(i, bytes): (usize, &mut [u8])| {
-                let first = i as u64 * share;
-                let range = first..(first + share).min(shape.chunks);
-                on_width!(shape, W => fill::<W>(&shape, hashes, range, bytes))
-            };
-            let mut shares = chunks.chunks_mut(shape.chunk_bytes() * share as usize).enumerate();
-            let own = shares.next();
-            let others: Vec<_> = shares.map(|part| scope.spawn(move || fill(part))).collect();
-            let own = own.is_none_or(fill);
-            others.into_iter().fold(own, |fits, thread| match thread.join() {
-                Ok(fitted) => fitted && fits,
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-        });
-        if !fits {
+        let shares = chunks.chunks_mut(shape.chunk_bytes() * share as usize).enumerate();
+        let fits = threads::try_map(shares, |(i, bytes)| {
+            let first = i as u64 * share;
+            let range = first..(first + share).min(shape.chunks);
+            on_width!(shape, W => fill::<W>(&shape, hashes, range, bytes))
+        })?;
+        if fits.contains(&false) {
             return Err(table.full(hashes.len() as u64));
         }
         table.count = hashes.len() as u64;
@@ -43,10 +36,15 @@ impl Table {
 }
 
 /// Fills the bytes of a range of chunks; returns whether everything fits.
-fn fill<W: Word>(shape: &Shape, hashes: &Distinct, chunks: Range<u64>, bytes: &mut [u8]) -> bool {
+fn fill<W: Word>(
+    shape: &Shape,
+    hashes: &Distinct,
+    chunks: Range<u64>,
+    bytes: &mut [u8],
+) -> Result<bool> {
     let slots = Slots::<W>::new(shape.kept);
     // The last word of a chunk overlaps the next, which may belong to another thread.
-    let mut own = vec![0; shape.chunk_bytes() + shape.tail()];
+    let mut own = memory::filled(shape.chunk_bytes() + shape.tail(), 0)?;
     let mut search = Search::default();
     let mut codes: Vec<u64> = Vec::new();
     for (chunk, bytes) in chunks.zip(bytes.chunks_mut(shape.chunk_bytes())) {
@@ -56,7 +54,7 @@ fn fill<W: Word>(shape: &Shape, hashes: &Distinct, chunks: Range<u64>, bytes: &m
         for partition in hashes.overlapping(start(chunk) as u64, (start(chunk + 1) - 1) as u64) {
             let addresses = partition.iter().map(|&hash| shape.address(hash));
             let inside = addresses.filter(|address| address.chunk == chunk);
-            codes.extend(inside.map(|a| u64::from(a.fingerprint) << 32 | a.bucket));
+            codes.try_append(inside.map(|a| u64::from(a.fingerprint) << 32 | a.bucket))?;
         }
         codes.sort_unstable();
         own.fill(0);
@@ -64,11 +62,11 @@ fn fill<W: Word>(shape: &Shape, hashes: &Distinct, chunks: Range<u64>, bytes: &m
         for &code in &codes {
             let (bucket, fingerprint) = (u64::from(code as u32), (code >> 32) as u32);
             let pair = [bucket, shape.other(bucket, fingerprint)];
-            if !target.insert(pair, fingerprint, &mut search, |_, _, _| ()) {
-                return false;
+            if !target.insert(pair, fingerprint, &mut search, &mut ())? {
+                return Ok(false);
             }
         }
         bytes.copy_from_slice(&own[..shape.chunk_bytes()]);
     }
-    true
+    Ok(true)
 }

@@ -8,8 +8,10 @@
 //! arrangement can hold one more (Hall's condition). Nothing moves before a path is found, so a
 //! failed insertion leaves every byte unchanged.
 
-use super::bucket::{Slots, Word};
+use super::bucket::{SLOTS, Slots, Word};
 use super::shape::Shape;
+use crate::error::Result;
+use crate::memory::TryGrow;
 
 /// A full bucket on the path, and how it was reached.
 struct Visit {
@@ -36,12 +38,37 @@ impl Search {
         new
     }
 
+    /// The number of buckets from the last visit back to a root.
+    fn path_length(&self) -> usize {
+        let before = |visit: &&Visit| self.visits.get(visit.from);
+        std::iter::successors(self.visits.last(), before).count()
+    }
+
     /// Clears the visited buckets, in time proportional to their number.
     fn forget(&mut self) {
         for visit in self.visits.drain(..) {
             self.seen[(visit.bucket / 64) as usize] = 0;
         }
     }
+}
+
+/// The undo log of a batch: every slot that changed, and its old content.
+pub trait Journal {
+    /// Called before anything changes, with the number of slots that will.
+    fn reserve(&mut self, count: usize) -> Result<()>;
+    /// Called before a slot changes, with its old content.
+    fn record(&mut self, bucket: u64, slot: u32, old: u32);
+}
+
+/// For insertions that need not be undone.
+impl Journal for () {
+    #[inline(always)]
+    fn reserve(&mut self, _count: usize) -> Result<()> {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn record(&mut self, _bucket: u64, _slot: u32, _old: u32) {}
 }
 
 /// A chunk to insert into: its bytes and at least one word more.
@@ -58,36 +85,40 @@ impl<W: Word> Chunk<'_, W> {
     }
 
     /// Puts a fingerprint into the emptier of its two buckets; returns whether it fits.
-    /// `change(bucket, slot, old)` is called for every slot that changes.
     #[inline(always)]
     pub fn insert(
         &mut self,
         pair: [u64; 2],
         fingerprint: u32,
         search: &mut Search,
-        mut change: impl FnMut(u64, u32, u32),
-    ) -> bool {
+        journal: &mut impl Journal,
+    ) -> Result<bool> {
         let slots = self.slots;
         let [here, there] = pair.map(|bucket| slots.empty(self.bucket(bucket)));
         // Buckets fill from the first slot on, so more free slots give a larger number.
         let (target, marks) = if here >= there { (pair[0], here) } else { (pair[1], there) };
         if let Some(slot) = slots.first(marks) {
-            change(target, slot, 0);
+            journal.reserve(1)?;
+            journal.record(target, slot, 0);
             slots.set(self.bytes, slots.start(target), slot, fingerprint);
-            return true;
+            return Ok(true);
         }
-        let found = self.find(pair, search);
-        if let Some(free) = found {
-            self.move_along(&search.visits, free, fingerprint, change);
+        let mut found = self.find(pair, search);
+        if let Ok(Some(free)) = found {
+            match journal.reserve(search.path_length()) {
+                Ok(()) => self.move_along(&search.visits, free, fingerprint, journal),
+                Err(error) => found = Err(error),
+            }
         }
         search.forget();
-        found.is_some()
+        Ok(found?.is_some())
     }
 
     /// The free slot at the end of the shortest path from two full buckets; the visits lead there.
-    fn find(&self, roots: [u64; 2], search: &mut Search) -> Option<u32> {
+    fn find(&self, roots: [u64; 2], search: &mut Search) -> Result<Option<u32>> {
         let (slots, shape) = (self.slots, self.shape);
-        search.seen.resize(shape.buckets.div_ceil(64) as usize, 0);
+        search.seen.try_resize(shape.buckets.div_ceil(64) as usize, 0)?;
+        search.visits.reserve_more(roots.len())?;
         for bucket in roots {
             search.meets(bucket);
             search.visits.push(Visit { bucket, from: usize::MAX, slot: 0 });
@@ -95,6 +126,8 @@ impl<W: Word> Chunk<'_, W> {
         let mut at = 0;
         while let Some(&Visit { bucket, .. }) = search.visits.get(at) {
             let content = self.bucket(bucket);
+            // Before buckets are marked: only visits are cleared.
+            search.visits.reserve_more(SLOTS as usize)?;
             for slot in slots.all() {
                 let next = shape.other(bucket, slots.get(content, slot));
                 if !search.meets(next) {
@@ -103,12 +136,12 @@ impl<W: Word> Chunk<'_, W> {
                 search.visits.push(Visit { bucket: next, from: at, slot });
                 let free = slots.first(slots.empty(self.bucket(next)));
                 if free.is_some() {
-                    return free;
+                    return Ok(free);
                 }
             }
             at += 1;
         }
-        None
+        Ok(None)
     }
 
     /// From the free slot at the last visit back to a root, each fingerprint on the path moves one
@@ -118,13 +151,13 @@ impl<W: Word> Chunk<'_, W> {
         visits: &[Visit],
         free: u32,
         fingerprint: u32,
-        mut change: impl FnMut(u64, u32, u32),
+        journal: &mut impl Journal,
     ) {
         let slots = self.slots;
         let (mut at, mut free, mut old) = (visits.len() - 1, free, 0);
         loop {
             let Visit { bucket, from, slot } = visits[at];
-            change(bucket, free, old);
+            journal.record(bucket, free, old);
             let Some(previous) = visits.get(from) else {
                 return slots.set(self.bytes, slots.start(bucket), free, fingerprint);
             };

@@ -53,8 +53,9 @@ pub use shared::{Cuckoo, KIND};
 use crate::bits::{Buffer, prefetch};
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
+use crate::memory::TryGrow;
 use bucket::{Slots, Word};
-use insert::{Chunk, Search};
+use insert::{Chunk, Journal, Search};
 
 /// Keys that are looked up together: all their buckets are prefetched before the first is read.
 /// More than a core has cache misses in flight.
@@ -86,6 +87,29 @@ pub struct Table {
     /// Slots in use.
     count: u64,
     search: Search,
+}
+
+/// The changes of a batch: the first bit of a bucket, a slot and its old content.
+pub type Changes = Vec<(u64, u32, u32)>;
+
+/// Notes the changes of one chunk.
+struct UndoLog<'a, W> {
+    changes: &'a mut Changes,
+    slots: Slots<W>,
+    /// The first bucket of the chunk.
+    first: u64,
+}
+
+impl<W: Word> Journal for UndoLog<'_, W> {
+    #[inline(always)]
+    fn reserve(&mut self, count: usize) -> Result<()> {
+        self.changes.reserve_more(count)
+    }
+
+    #[inline(always)]
+    fn record(&mut self, bucket: u64, slot: u32, old: u32) {
+        self.changes.push((self.slots.start(self.first + bucket), slot, old));
+    }
 }
 
 impl Table {
@@ -167,17 +191,47 @@ impl Table {
 
     /// Inserts hashes: all of them, or none, with every byte unchanged.
     pub fn insert(&mut self, hashes: &[Hash128]) -> Result<()> {
-        self.check_whole("additions")?;
-        on_width!(self.shape, W => self.insert_in::<W>(hashes))
+        // A single key fails before anything moves; only a batch can leave something to undo.
+        if hashes.len() == 1 {
+            return self.insert_noting(hashes, None);
+        }
+        let (mut changes, count) = (Changes::new(), self.count);
+        let inserted = self.insert_noting(hashes, Some(&mut changes));
+        if inserted.is_err() {
+            self.undo(changes, count);
+        }
+        inserted
     }
 
-    fn insert_in<W: Word>(&mut self, hashes: &[Hash128]) -> Result<()> {
+    /// Inserts hashes up to the first that does not fit, and records the changes for undo.
+    pub fn insert_noting(
+        &mut self,
+        hashes: &[Hash128],
+        changes: Option<&mut Changes>,
+    ) -> Result<()> {
+        self.check_whole("additions")?;
+        on_width!(self.shape, W => self.insert_in::<W>(hashes, changes))
+    }
+
+    /// Undoes the insertions since the table had `count` keys.
+    pub fn undo(&mut self, changes: Changes, count: u64) {
+        on_width!(self.shape, W => {
+            let slots = Slots::<W>::new(self.shape.kept);
+            let bytes = self.slots.as_mut_slice();
+            for (start, slot, old) in changes.into_iter().rev() {
+                slots.set(bytes, start, slot, old);
+            }
+        });
+        self.count = count;
+    }
+
+    fn insert_in<W: Word>(
+        &mut self,
+        hashes: &[Hash128],
+        mut changes: Option<&mut Changes>,
+    ) -> Result<()> {
         let slots = Slots::<W>::new(self.shape.kept);
-        // A single key fails before anything moves; only a batch can leave something to undo.
-        let journal = hashes.len() > 1;
-        let mut changes: Vec<(u64, u32, u32)> = Vec::new();
         let mut pairs = [(0, [0, 0], 0); TOGETHER];
-        let mut done = 0;
         for hashes in hashes.chunks(TOGETHER) {
             for (pair, &hash) in pairs.iter_mut().zip(hashes) {
                 let Address { chunk, bucket, fingerprint } = self.shape.address(hash);
@@ -191,23 +245,20 @@ impl Table {
                 let end = from + self.shape.chunk_bytes() + self.shape.tail();
                 let bytes = &mut self.slots.as_mut_slice()[from..end];
                 let mut target = Chunk { slots, shape: &self.shape, bytes };
-                let note = |bucket, slot, old| {
-                    if journal {
-                        let start = slots.start(chunk * self.shape.buckets + bucket);
-                        changes.push((start, slot, old));
+                let inserted = match &mut changes {
+                    Some(changes) => {
+                        let first = chunk * self.shape.buckets;
+                        let mut noted = UndoLog { changes, slots, first };
+                        target.insert(pair, fingerprint, &mut self.search, &mut noted)
                     }
+                    None => target.insert(pair, fingerprint, &mut self.search, &mut ()),
                 };
-                if !target.insert(pair, fingerprint, &mut self.search, note) {
-                    let bytes = self.slots.as_mut_slice();
-                    for (start, slot, old) in changes.into_iter().rev() {
-                        slots.set(bytes, start, slot, old);
-                    }
-                    return Err(self.full(self.count + done));
+                if !inserted? {
+                    return Err(self.full(self.count));
                 }
-                done += 1;
+                self.count += 1;
             }
         }
-        self.count += done;
         Ok(())
     }
 

@@ -1,12 +1,13 @@
 //! A cuckoo filter shared by threads, and its frame.
 
-use super::{Shape, Table, on_width};
+use super::{Changes, Shape, Table, on_width};
 use crate::bits::Buffer;
 use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel, Kind, by_high_half};
+use crate::interrupt;
+use crate::kernel::{Content, Kernel, Kind, PIECE, by_high_half};
 use crate::lock::{ReadGuard, RwLock, WriteGuard};
 use std::sync::Arc;
 
@@ -56,11 +57,11 @@ impl Cuckoo {
         };
         let short = |value: u64| u32::try_from(value).map_err(|_| damaged("a size is too large"));
         let shape = Shape::new(chunks, buckets, short(bits)?, short(near)?)
-            .map_err(|error| damaged(&error.to_string()))?;
+            .map_err(|error| error.in_frame(damaged))?;
         let shape = match *kept {
             [] => shape,
             [kept] if kept < bits => {
-                shape.truncated(short(kept)?).map_err(|error| damaged(&error.to_string()))?
+                shape.truncated(short(kept)?).map_err(|error| error.in_frame(damaged))?
             }
             _ => return Err(damaged("its kept bits are not a part of its fingerprints")),
         };
@@ -145,20 +146,35 @@ impl Kernel for Cuckoo {
         Ok(Arc::new(Cuckoo::over(Table::over(table.shape, slots, table.count))))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
-        let table = self.read();
+    fn content(&self) -> Result<Content<'_>> {
+        // SAFETY: the sections are dropped with the lock.
+        let (table, lock) = unsafe { self.read().split() };
         let Shape { chunks, buckets, bits, kept, near, .. } = table.shape;
         let mut parameters = vec![chunks, buckets, u64::from(bits), u64::from(near)];
         if kept < bits {
             parameters.push(u64::from(kept));
         }
         let bytes = table.slots.as_slice();
-        let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes }];
-        visit(Content { parameters, count: table.count, capacity: None, sections });
+        let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes }.stored()];
+        let (count, lock) = (table.count, Some(lock));
+        Ok(Content { parameters, count, capacity: None, sections, lock })
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
-        self.write().insert(hashes)
+        if hashes.len() <= PIECE {
+            return self.write().insert(hashes);
+        }
+        let (pieces, mut changes, count) = (self.table.in_pieces(), Changes::new(), self.count());
+        for piece in hashes.chunks(PIECE) {
+            let mut table = pieces.write();
+            if let Err(error) = table.insert_noting(piece, Some(&mut changes)) {
+                table.undo(changes, count);
+                return Err(error);
+            }
+            drop(table);
+            interrupt::check();
+        }
+        Ok(())
     }
 
     /// Removing inserted keys would leave other keys where they were moved.

@@ -10,6 +10,7 @@
 //! input takes more than n·log n steps.
 
 use crate::hash::Hash128;
+use crate::memory::{self, TryGrow};
 use crate::processor::on_best;
 
 /// Maximum distance of a hash from its place in the table. A uniform one needs two steps, and none
@@ -50,12 +51,16 @@ impl Repeats {
             }
             return deduplicate(hashes, &mut self.table).unwrap_or_else(|left| {
                 let left = &mut hashes[..left];
-                let all = (0..left.len() as u32).collect();
-                without_repeats(left, all)
+                match memory::collected(0..left.len() as u32) {
+                    Ok(all) => without_repeats(left, all),
+                    Err(_) => sorted(left),
+                }
             });
         }
-        let candidates = on_best!(_processor => self.candidates(hashes));
-        without_repeats(hashes, candidates)
+        match on_best!(_processor => self.candidates(hashes)) {
+            Ok(candidates) => without_repeats(hashes, candidates),
+            Err(_) => sorted(hashes),
+        }
     }
 
     /// Reserves memory for the suspects among this many hashes; returns whether that succeeded. A
@@ -94,12 +99,12 @@ impl Repeats {
 
     /// The positions of the suspects, and of all hashes that they may be equal to.
     #[inline(always)]
-    fn candidates(&mut self, hashes: &[Hash128]) -> Vec<u32> {
+    fn candidates(&mut self, hashes: &[Hash128]) -> crate::error::Result<Vec<u32>> {
         let Repeats { seen, suspects, .. } = self;
-        // By other bits than those that made them suspects; one bit each is enough.
+        // By bits that did not make them suspects; one bit each is enough.
         let bit = |hash: &Hash128| (hash.lo >> 20) as usize % (64 * SUSPECT_WORDS);
         seen.clear();
-        seen.resize(SUSPECT_WORDS, 0);
+        seen.try_resize(SUSPECT_WORDS, 0)?;
         for &i in &*suspects {
             let bit = bit(&hashes[i as usize]);
             seen[bit / 64] |= 1 << (bit % 64);
@@ -108,10 +113,10 @@ impl Repeats {
         for (i, hash) in (0..).zip(hashes) {
             let bit = bit(hash);
             if seen[bit / 64] >> (bit % 64) & 1 == 1 {
-                candidates.push(i);
+                candidates.try_push(i)?;
             }
         }
-        candidates
+        Ok(candidates)
     }
 }
 
@@ -121,7 +126,7 @@ fn words(hashes: usize) -> usize {
 }
 
 /// The number of places of the table.
-fn places(hashes: usize) -> usize {
+pub fn places(hashes: usize) -> usize {
     (2 * hashes).next_power_of_two()
 }
 
@@ -148,14 +153,21 @@ fn sorted(hashes: &mut [Hash128]) -> usize {
 /// Removes the candidates that repeat an earlier one; returns how many hashes are left.
 fn without_repeats(hashes: &mut [Hash128], mut candidates: Vec<u32>) -> usize {
     candidates.sort_unstable_by_key(|&i| (hashes[i as usize], i));
-    let again = |pair: &[u32]| hashes[pair[0] as usize] == hashes[pair[1] as usize];
-    let mut repeats: Vec<usize> =
-        candidates.windows(2).filter(|pair| again(pair)).map(|pair| pair[1] as usize).collect();
+    let mut found = 0;
+    for at in 1..candidates.len() {
+        if hashes[candidates[at - 1] as usize] == hashes[candidates[at] as usize] {
+            // In place of a candidate that was compared before.
+            candidates[found] = candidates[at];
+            found += 1;
+        }
+    }
+    let repeats = &mut candidates[..found];
     repeats.sort_unstable();
     let Some(&first) = repeats.first() else { return hashes.len() };
-    let mut kept = first;
+    let mut kept = first as usize;
     for (at, &repeat) in repeats.iter().enumerate() {
-        let end = repeats.get(at + 1).map_or(hashes.len(), |&next| next);
+        let repeat = repeat as usize;
+        let end = repeats.get(at + 1).map_or(hashes.len(), |&next| next as usize);
         hashes.copy_within(repeat + 1..end, kept);
         kept += end - repeat - 1;
     }

@@ -20,6 +20,9 @@ use crate::bits::{Buffer, Zero, zeros};
 use crate::distinct::{Distinct, Highs};
 use crate::error::Result;
 use crate::hash::Hash128;
+use crate::interrupt;
+use crate::memory::{self, TryGrow};
+use crate::threads;
 use std::ops::{BitXor, Range};
 
 /// Attempts with a table of the requested size. Planned sizes fail about one time in ten at worst,
@@ -184,7 +187,7 @@ fn attempt<const K: usize>(
         searched,
         false,
         &mut middle,
-    );
+    )?;
     if taken + middle.len < keys.count() {
         return Ok(None);
     }
@@ -204,17 +207,7 @@ fn both<A: Send, B: Send>(
     one: impl FnOnce() -> A,
     two: impl FnOnce() -> B + Send,
 ) -> (A, B) {
-    if threads < 2 {
-        return (one(), two());
-    }
-    std::thread::scope(|scope| {
-        let two = scope.spawn(two);
-        let one = one();
-        match two.join() {
-            Ok(two) => (one, two),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
+    if threads < 2 { (one(), two()) } else { threads::both(one, two) }
 }
 
 /// How many of `trials` attempts with this shape succeed.
@@ -237,7 +230,7 @@ impl Stretch<'_> {
     fn peeled<const K: usize>(mut self, map: &Map, keys: &impl Keys) -> Result<Option<Peeled>> {
         let Some(inside) = self.count::<K>(map, keys) else { return Ok(None) };
         let mut peeled = Peeled::of(inside)?;
-        self.peel::<K>(map, 0..self.counts.len(), self.start > 0, &mut peeled);
+        self.peel::<K>(map, 0..self.counts.len(), self.start > 0, &mut peeled)?;
         Ok(Some(peeled))
     }
 
@@ -273,12 +266,13 @@ impl Stretch<'_> {
         searched: Range<usize>,
         backwards: bool,
         peeled: &mut Peeled,
-    ) {
+    ) -> Result<()> {
         let Stretch { start, places, counts, at_once } = self;
         let len = counts.len();
         let blocks = searched.len().div_ceil(BLOCK);
-        let (mut pending, mut now) = (vec![0; 2 * BLOCK], [0; AT_ONCE]);
+        let (mut pending, mut now) = (memory::filled(2 * BLOCK, 0)?, [0; AT_ONCE]);
         for block in 0..blocks {
+            interrupt::check();
             let block = if backwards { blocks - 1 - block } else { block };
             let first = searched.start + block * BLOCK;
             let mut end = 0;
@@ -293,7 +287,7 @@ impl Stretch<'_> {
                 end -= together;
                 now[..together].copy_from_slice(&pending[end..end + together]);
                 if end + K * together > pending.len() {
-                    pending.resize(2 * pending.len() + K * together, 0);
+                    pending.try_resize(2 * pending.len() + K * together, 0)?;
                 }
                 for &at in &now[..together] {
                     if counts[at] != 1 {
@@ -316,6 +310,7 @@ impl Stretch<'_> {
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -375,7 +370,23 @@ impl Solution<'_> {
 /// Sets the slot of each key to the value it needs, in reverse order of peeling; `start` slots
 /// precede these values.
 fn fill<const K: usize, V: Value>(map: &Map, peeled: &Peeled, start: usize, values: &mut [V]) {
-    for (&place, &which) in peeled.places[..peeled.len].iter().zip(&peeled.which).rev() {
+    let which = &peeled.which[..peeled.len];
+    let places = &peeled.places[..peeled.len];
+    for (places, which) in places.chunks(BLOCK).zip(which.chunks(BLOCK)).rev() {
+        interrupt::check();
+        fill_block::<K, V>(map, places, which, start, values);
+    }
+}
+
+#[inline(always)]
+fn fill_block<const K: usize, V: Value>(
+    map: &Map,
+    places: &[u64],
+    which: &[u8],
+    start: usize,
+    values: &mut [V],
+) {
+    for (&place, &which) in places.iter().zip(which).rev() {
         let slots = map.slots::<K>(place).map(|slot| slot as usize - start);
         // The slot to be set is still zero, so it may be among the slots read.
         let fingerprint = V::of(map.fingerprint(place) & map.fingerprint_mask);

@@ -256,7 +256,7 @@ impl Fuse {
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let shape =
             Shape::new(small(arity), small(fingerprint_bits), small(segment_length), segments)
-                .map_err(|error| damaged(&error.to_string()))?;
+                .map_err(|error| error.in_frame(damaged))?;
         if (head.count == 0) != (segments == 0) || head.count > shape.slots() {
             return Err(damaged("it has fewer slots than keys"));
         }
@@ -360,13 +360,14 @@ impl Kernel for Fuse {
         Ok(Arc::new(Fuse { shape: self.shape, map: self.map, table, count: self.count }))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
+    fn content(&self) -> Result<Content<'_>> {
         let Shape { arity, fingerprint_bits, segment_length, segments } = self.shape;
         let [arity, fingerprint_bits, segment_length] =
             [arity, fingerprint_bits, segment_length].map(u64::from);
         let domain = self.map.domain;
         let parameters = vec![arity, fingerprint_bits, segment_length, segments, domain];
         let section = Section { kind: SECTION_BITS, piece: 0, bytes: self.table.as_slice() };
-        visit(Content { parameters, count: self.count, capacity: None, sections: vec![section] });
+        let sections = vec![section.stored()];
+        Ok(Content { parameters, count: self.count, capacity: None, sections, lock: None })
     }
 }

@@ -7,6 +7,7 @@ use super::trees::{MAX_NODES, Node, Trees};
 use super::{Forest, Head, Input, MAX_LEVELS, Model};
 use crate::error::{Error, Result};
 use crate::format::{self, SECTION_BITS, Section};
+use crate::memory::{self, TryGrow};
 
 /// Maximum number of features: a node names one by 16 bits.
 const MAX_FEATURES: u64 = 1 << 16;
@@ -34,7 +35,7 @@ impl Model {
             return Err(damaged("its number of training rows is inconsistent"));
         }
         let parts = (f64::from_bits(scale), f64::from_bits(bias), head.count);
-        Model::from_flat([input, kind, features], parts, bytes.to_vec())
+        Model::from_flat([input, kind, features], parts, memory::copied(bytes)?)
     }
 
     /// Reads a model from its flat form: (input, head, features), (scale, bias, training rows),
@@ -50,10 +51,10 @@ impl Model {
         if features > MAX_FEATURES {
             return Err(damaged("it has too many features"));
         }
-        let mut rest = Reader(&flat);
-        let (input, used) = rest
-            .input([input, head, features])
-            .ok_or_else(|| damaged("its features do not match its parameters"))?;
+        let mut rest = Reader { rest: &flat, refused: None };
+        let Some((input, used)) = rest.input([input, head, features]) else {
+            return Err(rest.why("its features do not match its parameters"));
+        };
         let head = match head {
             LINEAR => rest.linear(&input),
             TREES => rest
@@ -64,8 +65,8 @@ impl Model {
                 .map(|trees| Head::Trees { trees: Forest::Oblivious(trees), used }),
             _ => None,
         };
-        let Some(head) = head.filter(|_| rest.0.is_empty()) else {
-            return Err(damaged("its weights or trees do not match its features"));
+        let Some(head) = head.filter(|_| rest.rest.is_empty()) else {
+            return Err(rest.why("its weights or trees do not match its features"));
         };
         Ok(Model { input, head, scale, bias, count, flat })
     }
@@ -87,13 +88,27 @@ fn damaged(what: &str) -> Error {
 }
 
 /// The rest of the flat form.
-struct Reader<'a>(&'a [u8]);
+struct Reader<'a> {
+    rest: &'a [u8],
+    /// Why nothing was read, if it was for lack of memory.
+    refused: Option<Error>,
+}
 
 impl<'a> Reader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
+        let (taken, rest) = self.rest.split_at_checked(count)?;
+        self.rest = rest;
         Some(taken)
+    }
+
+    /// The error for a form that was not read.
+    fn why(self, damage: &str) -> Error {
+        self.refused.unwrap_or_else(|| damaged(damage))
+    }
+
+    /// The value, unless memory is missing.
+    fn had<T>(&mut self, result: Result<T>) -> Option<T> {
+        result.map_err(|error| self.refused = Some(error)).ok()
     }
 
     fn numbers<const N: usize, T>(
@@ -102,7 +117,7 @@ impl<'a> Reader<'a> {
         from: impl Fn([u8; N]) -> T,
     ) -> Option<Vec<T>> {
         let (all, _) = self.take(count.checked_mul(N)?)?.as_chunks::<N>();
-        Some(all.iter().map(|&bytes| from(bytes)).collect())
+        self.had(memory::collected(all.iter().map(|&bytes| from(bytes))))
     }
 
     fn byte(&mut self) -> Option<u8> {
@@ -115,7 +130,12 @@ impl<'a> Reader<'a> {
 
     fn input(&mut self, [input, head, features]: [u64; 3]) -> Option<(Input, Used)> {
         if input == TABLE {
-            let features = (0..features).map(|_| self.feature()).collect::<Option<Vec<_>>>()?;
+            let mut all = Vec::new();
+            for _ in 0..features {
+                let feature = self.feature()?;
+                self.had(all.try_push(feature))?;
+            }
+            let features = all;
             return Some((Input::Table(features), Used::default()));
         }
         let (shortest, longest) = (self.byte()?, self.byte()?);
@@ -128,7 +148,8 @@ impl<'a> Reader<'a> {
             LINEAR if features == 0 => Used::default(),
             TREES | OBLIVIOUS => {
                 let used = self.numbers(usize::try_from(features).ok()?, u32::from_le_bytes)?;
-                Used::new(grams.buckets, &used)?
+                let places = memory::filled(grams.buckets as usize + 1, 0);
+                Used::new(self.had(places)?, &used)?
             }
             _ => return None,
         };
@@ -179,6 +200,7 @@ impl<'a> Reader<'a> {
                 level: level as i8,
                 children: [left, right],
             })?;
+            self.had(trees.reserve(nodes.len()))?;
             trees.push(&nodes, &self.numbers(leaves, i16::from_le_bytes)?, features)?;
         }
         Some(trees)
@@ -193,6 +215,7 @@ impl<'a> Reader<'a> {
                 feature: u16::from_le_bytes([a, b]),
                 level: level as i8,
             })?;
+            self.had(trees.reserve(splits.len()))?;
             trees.push(&splits, &self.numbers(1 << depth, i16::from_le_bytes)?, features)?;
         }
         Some(trees)

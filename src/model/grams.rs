@@ -72,13 +72,12 @@ pub struct Used {
 }
 
 impl Used {
-    /// From increasing numbers of buckets, up to and including `buckets`.
-    pub fn new(buckets: u32, used: &[u32]) -> Option<Used> {
+    /// From increasing numbers of buckets; `places` has a zero for each bucket and the length.
+    pub fn new(mut places: Vec<u32>, used: &[u32]) -> Option<Used> {
         let rising = used.windows(2).all(|pair| pair[0] < pair[1]);
-        if !rising || used.last().is_some_and(|&last| last > buckets) {
+        if !rising || used.last().is_some_and(|&last| last as usize >= places.len()) {
             return None;
         }
-        let mut places = vec![0; buckets as usize + 1];
         for (place, &bucket) in used.iter().enumerate() {
             places[bucket as usize] = place as u32 + 1;
         }

@@ -33,7 +33,9 @@ mod trees;
 use crate::error::Result;
 use crate::format::{SECTION_BITS, Section};
 use crate::hash::Hash128;
+use crate::interrupt;
 use crate::kernel::{Content, Kernel, Kind};
+use crate::memory;
 use crate::processor::has_avx2;
 use grams::Used;
 pub use grams::{Grams, MAX_GRAM};
@@ -122,9 +124,9 @@ impl Model {
     }
 
     /// Working memory for a block of this model.
-    pub fn block(&self) -> Block {
-        let levels = vec![[0; BLOCK]; self.width()];
-        Block { levels, sums: [0.0; BLOCK], state: trees::State::new() }
+    pub fn block(&self) -> Result<Block> {
+        let levels = memory::filled(self.width(), [0; BLOCK])?;
+        Ok(Block { levels, sums: [0.0; BLOCK], state: trees::State::new() })
     }
 
     /// The scores of rows of a table, from `first` on.
@@ -136,6 +138,7 @@ impl Model {
         block: &mut Block,
     ) -> std::result::Result<(), R::Error> {
         for (i, out) in out.chunks_mut(BLOCK).enumerate() {
+            interrupt::check();
             self.levels(rows, first + i * BLOCK, out.len(), block)?;
             self.finish(block, out);
         }
@@ -293,13 +296,15 @@ impl Kernel for Model {
 
     fn copy(&self) -> Result<Arc<dyn Kernel>> {
         let parts = (self.scale, self.bias, self.count);
-        Ok(Arc::new(Model::from_flat(self.form(), parts, self.flat.clone())?))
+        Ok(Arc::new(Model::from_flat(self.form(), parts, memory::copied(&self.flat)?)?))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
+    fn content(&self) -> Result<Content<'_>> {
         let [input, head, features] = self.form();
         let parameters = vec![input, head, features, self.scale.to_bits(), self.bias.to_bits()];
-        let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: &self.flat }];
-        visit(Content { parameters, count: self.count, capacity: Some(self.count), sections });
+        let section = Section { kind: SECTION_BITS, piece: 0, bytes: &self.flat };
+        let sections = vec![section.stored()];
+        let capacity = Some(self.count);
+        Ok(Content { parameters, count: self.count, capacity, sections, lock: None })
     }
 }

@@ -13,6 +13,8 @@
 
 use super::leaves::Leaves;
 use super::{BLOCK, Lanes};
+use crate::error::Result;
+use crate::memory::TryGrow;
 
 /// Maximum number of splits per tree.
 pub const MAX_DEPTH: usize = 7;
@@ -33,6 +35,12 @@ pub struct Oblivious {
 }
 
 impl Oblivious {
+    /// Reserves memory for a tree of this many splits.
+    pub fn reserve(&mut self, splits: usize) -> Result<()> {
+        self.splits.reserve_more(splits)?;
+        self.trees.reserve_more(1)
+    }
+
     /// Appends a tree over this many features, or returns `None` if it is invalid.
     pub fn push(&mut self, splits: &[Split], leaves: &[i16], features: usize) -> Option<()> {
         let known = splits.iter().all(|split| usize::from(split.feature) < features);

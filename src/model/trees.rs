@@ -15,6 +15,8 @@
 
 use super::leaves::{Leaves, MAX_LEAVES};
 use super::{BLOCK, Lanes};
+use crate::error::Result;
+use crate::memory::TryGrow;
 
 /// Maximum number of nodes per tree: nodes and leaves together fit a byte.
 pub const MAX_NODES: usize = MAX_LEAVES - 1;
@@ -60,6 +62,12 @@ impl State {
 }
 
 impl Trees {
+    /// Reserves memory for a tree of this many nodes.
+    pub fn reserve(&mut self, nodes: usize) -> Result<()> {
+        self.nodes.reserve_more(nodes)?;
+        self.trees.reserve_more(1)
+    }
+
     /// Appends a tree over this many features, or returns `None` if it is invalid.
     pub fn push(&mut self, nodes: &[Node], leaves: &[i16], features: usize) -> Option<()> {
         if nodes.len() > MAX_NODES || leaves.len() != nodes.len() + 1 {

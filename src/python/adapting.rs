@@ -2,11 +2,14 @@
 
 use super::batch;
 use super::error::catch_damage;
+use super::exit;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
+use super::release::{briefly, released};
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
 use crate::kernel::Kernel as _;
+use crate::memory::{self, TryGrow};
 use crate::telescoping::{Remote, Shared};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
@@ -32,7 +35,7 @@ impl RemoteObject {
     }
 
     fn ask<T>(&mut self, query: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> Result<T> {
-        Python::attach(|py| query(self.object.bind(py))).map_err(|error| {
+        exit::attached(|py| query(self.object.bind(py))).map_err(|error| {
             self.raised = Some(error);
             Error::Parameter("the remote failed".into())
         })
@@ -97,6 +100,7 @@ pub fn rows(source: &str, array: &Bound<'_, PyAny>, hashes: &mut Vec<Hash128>) -
     }
     let array = array.readonly();
     let view = array.as_array();
+    hashes.reserve_more(view.nrows())?;
     hashes.extend(view.outer_iter().map(|row| Hash128 { hi: row[0], lo: row[1] }));
     Ok(())
 }
@@ -145,11 +149,11 @@ impl Adapting {
         let (stored, shared) = structure::<Shared>(self_)?;
         let hash = stored.hash(key)?;
         let removed = match remote {
-            None => self_.py().detach(|| catch_damage(|| shared.remove(hash))?),
+            None => briefly(self_.py(), || catch_damage(|| shared.remove(hash))?),
             Some(remote) => {
                 let mut remote = RemoteObject::new(remote)?;
                 let removed =
-                    self_.py().detach(|| catch_damage(|| shared.remove_with(hash, &mut remote))?);
+                    briefly(self_.py(), || catch_damage(|| shared.remove_with(hash, &mut remote))?);
                 if let Some(raised) = remote.raised {
                     return Err(raised);
                 }
@@ -171,8 +175,9 @@ impl Adapting {
         let (stored, shared) = structure::<Shared>(self_)?;
         let hash = stored.hash(key)?;
         let (mut remote, mut moved) = (RemoteObject::new(remote)?, [false]);
-        let adapted =
-            self_.py().detach(|| catch_damage(|| shared.adapt(&[hash], &mut moved, &mut remote))?);
+        let adapted = released(self_.py(), || {
+            catch_damage(|| shared.adapt(&[hash], &mut moved, &mut remote))?
+        })?;
         remote.result(adapted)?;
         Ok(moved[0])
     }
@@ -187,10 +192,11 @@ impl Adapting {
         let (stored, shared) = structure::<Shared>(self_)?;
         let hashes = batch::hashes(self_.py(), &stored.handle.hasher, keys)?;
         let Some(remote) = remote else { return batch::remove(self_.py(), shared, &hashes) };
-        let (mut remote, mut removed) = (RemoteObject::new(remote)?, vec![false; hashes.len()]);
-        let done = self_.py().detach(|| {
+        let (mut remote, mut removed) =
+            (RemoteObject::new(remote)?, memory::filled(hashes.len(), false)?);
+        let done = released(self_.py(), || {
             catch_damage(|| shared.remove_many_with(&hashes, &mut removed, &mut remote))?
-        });
+        })?;
         remote.result(done)?;
         Ok(PyArray1::from_vec(self_.py(), removed))
     }
@@ -203,10 +209,10 @@ impl Adapting {
         remote: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let (stored, shared) = structure::<Shared>(self_)?;
-        let hashes = keys.iter().map(|key| stored.hash(&key)).collect::<PyResult<Vec<_>>>()?;
+        let hashes = memory::collected_ok(keys.iter().map(|key| stored.hash(&key)))?;
         let mut remote = RemoteObject::new(remote)?;
         let done =
-            self_.py().detach(|| catch_damage(|| shared.remove_owned(&hashes, &mut remote))?);
+            briefly(self_.py(), || catch_damage(|| shared.remove_owned(&hashes, &mut remote))?);
         remote.result(done)
     }
 
@@ -235,7 +241,7 @@ impl Adapting {
     fn grow(self_: &Bound<'_, Self>, remote: &Bound<'_, PyAny>) -> PyResult<()> {
         let (_, shared) = structure::<Shared>(self_)?;
         let mut remote = RemoteObject::new(remote)?;
-        let grown = self_.py().detach(|| catch_damage(|| shared.grow(&mut remote))?);
+        let grown = released(self_.py(), || catch_damage(|| shared.grow(&mut remote))?)?;
         remote.result(grown)
     }
 }
@@ -246,8 +252,9 @@ fn adapt<'py>(
     hashes: &[Hash128],
     remote: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    let (mut remote, mut moved) = (RemoteObject::new(remote)?, vec![false; hashes.len()]);
-    let adapted = py.detach(|| catch_damage(|| shared.adapt(hashes, &mut moved, &mut remote))?);
+    let (mut remote, mut moved) =
+        (RemoteObject::new(remote)?, memory::filled(hashes.len(), false)?);
+    let adapted = released(py, || catch_damage(|| shared.adapt(hashes, &mut moved, &mut remote))?)?;
     remote.result(adapted)?;
     Ok(PyArray1::from_vec(py, moved))
 }
@@ -259,9 +266,9 @@ fn insert(
     remote: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let Some(remote) = remote else {
-        return Ok(py.detach(|| catch_damage(|| shared.insert(hashes))?)?);
+        return Ok(released(py, || catch_damage(|| shared.insert(hashes))?)??);
     };
     let mut remote = RemoteObject::new(remote)?;
-    let inserted = py.detach(|| catch_damage(|| shared.insert_with(hashes, &mut remote))?);
+    let inserted = released(py, || catch_damage(|| shared.insert_with(hashes, &mut remote))?)?;
     remote.result(inserted)
 }

@@ -4,8 +4,10 @@ use super::adapting::hash_rows;
 use super::batch::{self, Distinct};
 use super::filter::{Deleting, structure};
 use super::kinds::kind_class;
+use super::release::{read, released};
 use crate::adaptive_cuckoo::{AdaptiveCuckoo as Kernel, Motion};
 use crate::hash::Hash128;
+use crate::memory;
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -44,19 +46,19 @@ impl AdaptiveCuckoo {
     /// How an element moves, as its number in a file.
     #[getter]
     fn _motion(self_: &Bound<'_, Self>) -> PyResult<u64> {
-        Ok(structure::<Kernel>(self_)?.1.shape().0.number())
+        Ok(shape(self_)?.0.number())
     }
 
     /// The length of a fingerprint in bits (f).
     #[getter]
     fn fingerprint_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
-        Ok(structure::<Kernel>(self_)?.1.shape().1)
+        Ok(shape(self_)?.1)
     }
 
     /// The number of bins.
     #[getter]
     fn _bins(self_: &Bound<'_, Self>) -> PyResult<u64> {
-        Ok(structure::<Kernel>(self_)?.1.shape().2)
+        Ok(shape(self_)?.2)
     }
 
     /// Move the elements that absent keys were mistaken for; return for each key whether anything
@@ -86,7 +88,12 @@ fn adapt<'py>(
     cuckoo: &Kernel,
     hashes: &[Hash128],
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    let mut moved = vec![false; hashes.len()];
-    py.detach(|| cuckoo.adapt(hashes, &mut moved));
+    let mut moved = memory::filled(hashes.len(), false)?;
+    released(py, || cuckoo.adapt(hashes, &mut moved))?;
     Ok(PyArray1::from_vec(py, moved))
+}
+
+fn shape(cuckoo: &Bound<'_, AdaptiveCuckoo>) -> PyResult<(Motion, u32, u64, u64)> {
+    let (_, kernel) = structure::<Kernel>(cuckoo)?;
+    Ok(read(cuckoo.py(), || kernel.shape()))
 }

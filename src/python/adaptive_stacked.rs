@@ -3,13 +3,16 @@
 //! Python decides the order of steps and the sizes of layers: `filters/adaptive_stacked.py`.
 
 use super::adapting::{hash_rows, rows};
+use super::arrays;
 use super::batch;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
 use super::kinds::kind_class;
+use super::release::{briefly, read};
 use super::stacked::BuiltLayer;
 use crate::adaptive_stack::{AdaptiveStack as Kernel, Counted, Filling};
 use crate::hash::Hash128;
+use crate::memory;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -70,7 +73,7 @@ impl AdaptiveStacked {
         let kernel = Kernel::new(
             first.kernel.clone(),
             filling(negatives, negatives_capacity),
-            plan.to_vec(),
+            memory::copied(plan)?,
         )?;
         Ok(Handle::new(kernel, capacity, first.hasher.clone()))
     }
@@ -97,7 +100,7 @@ impl AdaptiveStacked {
     #[getter]
     fn _state(self_: &Bound<'_, Self>) -> PyResult<AdaptiveState> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        let state = self_.py().detach(|| stack.state());
+        let state = briefly(self_.py(), || stack.state());
         let Counted { collecting, asked, wrong, strikes, total, shift, .. } = state.counted;
         let ([collected, negatives_capacity], [negatives, false_positives]) = (state.filled, total);
         Ok(AdaptiveState {
@@ -123,27 +126,28 @@ impl AdaptiveStacked {
     #[getter]
     fn _layers(self_: &Bound<'_, Self>) -> PyResult<Vec<BuiltLayer>> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        Ok(self_.py().detach(|| BuiltLayer::all(&stack.layers(), false)))
+        Ok(briefly(self_.py(), || BuiltLayer::all(&stack.layers(), false)))
     }
 
     /// The rate of known negatives.
     #[getter]
     fn known_fpr(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        Ok(self_.py().detach(|| stack.known_rate()))
+        Ok(briefly(self_.py(), || stack.known_rate()))
     }
 
     /// How often each sampled false positive of the first layer occurred.
     #[getter]
     fn _sample<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        Ok(PyArray1::from_vec(self_.py(), stack.sample()))
+        Ok(PyArray1::from_vec(self_.py(), stack.sample()?))
     }
 
     /// The plan as JSON.
     #[getter]
     fn _plan<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(self_.py(), &structure::<Kernel>(self_)?.1.plan()))
+        let (py, (_, stack)) = (self_.py(), structure::<Kernel>(self_)?);
+        arrays::bytes(py, &read(py, || stack.plan())?)
     }
 
     /// Begin to build a layer of keys, the first or one behind the last; return a ticket for the
@@ -155,7 +159,7 @@ impl AdaptiveStacked {
         first: bool,
     ) -> PyResult<Option<u64>> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        Ok(self_.py().detach(|| stack.begin(version, layer.kernel.clone(), first))?)
+        Ok(briefly(self_.py(), || stack.begin(version, layer.kernel.clone(), first))?)
     }
 
     /// Add a part of the stored hashes to the layer that is being built.
@@ -163,7 +167,7 @@ impl AdaptiveStacked {
         let (_, stack) = structure::<Kernel>(self_)?;
         let mut stored = Vec::new();
         rows("remote.scan()", hashes, &mut stored)?;
-        Ok(self_.py().detach(|| stack.fill(ticket, &stored))?)
+        Ok(briefly(self_.py(), || stack.fill(ticket, &stored))?)
     }
 
     /// Activate the layer that was built; return whether it was.
@@ -177,13 +181,13 @@ impl AdaptiveStacked {
     ) -> PyResult<bool> {
         let (_, stack) = structure::<Kernel>(self_)?;
         let (next, plan) = (filling(negatives, negatives_capacity), plan.map(<[u8]>::to_vec));
-        Ok(self_.py().detach(|| stack.finish(ticket, psi, next, plan))?)
+        Ok(briefly(self_.py(), || stack.finish(ticket, psi, next, plan))?)
     }
 
     /// Discard the layer that is being built.
     fn _abandon(self_: &Bound<'_, Self>, ticket: u64) -> PyResult<()> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        self_.py().detach(|| stack.abandon(ticket));
+        briefly(self_.py(), || stack.abandon(ticket));
         Ok(())
     }
 
@@ -196,14 +200,14 @@ impl AdaptiveStacked {
     ) -> PyResult<bool> {
         let (_, stack) = structure::<Kernel>(self_)?;
         let next = filling(negatives, negatives_capacity);
-        Ok(self_.py().detach(|| stack.drop_behind_first(version, next))?)
+        Ok(briefly(self_.py(), || stack.drop_behind_first(version, next))?)
     }
 
     /// Begin a new window, because the last was as expected or ψ has changed.
     #[pyo3(signature = (version, psi=None))]
     fn _begin_window(self_: &Bound<'_, Self>, version: u64, psi: Option<f64>) -> PyResult<()> {
         let (_, stack) = structure::<Kernel>(self_)?;
-        self_.py().detach(|| stack.begin_window(version, psi));
+        briefly(self_.py(), || stack.begin_window(version, psi));
         Ok(())
     }
 }
@@ -213,7 +217,7 @@ fn observe<'py>(
     stack: &Kernel,
     hashes: &[Hash128],
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    let mut changed = vec![false; hashes.len()];
-    py.detach(|| stack.observe(hashes, &mut changed))?;
+    let mut changed = memory::filled(hashes.len(), false)?;
+    briefly(py, || stack.observe(hashes, &mut changed))?;
     Ok(PyArray1::from_vec(py, changed))
 }

@@ -6,6 +6,7 @@ use super::items::{self, Items};
 use super::keys::{ACCEPTED, NO_TEXT, NotAKey, digits};
 use crate::hash::{Hash128, Hasher};
 use crate::key::{DAY_MILLISECONDS, Plain, SECOND, push_part, with_decimal, with_wide};
+use crate::memory;
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
 use arrow_array::{Array, ArrayRef};
@@ -55,12 +56,12 @@ fn without_index<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     keys.call_method("reset_index", (), Some(&drop))
 }
 
-/// Refuses what is neither a column of keys nor a table of such columns.
+/// Refuses objects that are neither a column of keys nor a table of such columns.
 fn check_types(data_type: &DataType) -> PyResult<()> {
     match data_type {
-        DataType::Struct(fields) if fields.is_empty() => {
-            Err(PyTypeError::new_err("keys must have a column, but is a table without columns"))
-        }
+        DataType::Struct(fields) if fields.is_empty() => Err(PyTypeError::new_err(
+            "keys must be a column, or a table of at least one column, not of 0",
+        )),
         DataType::Struct(fields) => {
             fields.iter().try_for_each(|field| check_type(field.data_type()))
         }
@@ -188,11 +189,13 @@ impl ArrowPart {
         for (at, out) in (first..).zip(out) {
             form.clear();
             for (i, column) in table.columns().iter().enumerate() {
-                visit(column, at..at + 1, |_: usize, plain: Plain<'_>| push_part(&mut form, plain))
-                    .map_err(|(_, reason)| {
-                        let name = table.column_names()[i];
-                        (at, reason.within(&format!("a row whose column '{name}'")))
-                    })?;
+                let mut pushed = Ok(());
+                let push = |_: usize, plain: Plain<'_>| pushed = push_part(&mut form, plain);
+                visit(column, at..at + 1, push).map_err(|(_, reason)| {
+                    let name = table.column_names()[i];
+                    (at, reason.within(&format!("a row whose column '{name}'")))
+                })?;
+                pushed.map_err(|error| (at, NotAKey::Raised(error.into())))?;
             }
             *out = hasher.bytes(&form);
         }
@@ -213,7 +216,7 @@ impl ArrowPart {
             if values.len() > self.array.len() / 16 {
                 return None;
             }
-            let mut hashes = vec![Hash128::default(); values.len()];
+            let mut hashes = memory::filled(values.len(), Hash128::default()).ok()?;
             // If one value is not a key, all are looked up: no key may refer to it.
             hash_array(values, hasher, 0, &mut hashes).ok().map(|()| hashes)
         });

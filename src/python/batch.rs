@@ -1,16 +1,22 @@
 //! Batches of keys: chunk by chunk from column to hashes to kernel, with the interpreter released
 //! while no Python object is accessed, and on several threads where they help.
 
-use super::column::{CHUNK, Column, Keys};
+use super::arrays;
+use super::column::{CHUNK, Column, INTERRUPTIBLE, Keys};
 use super::error::catch_damage;
 use super::handle::Handle;
 use super::keys::{self, Family, NotAKey, Secret, hash_object, hasher};
+use super::release::{briefly, released};
 use crate::distinct;
 use crate::error::{Error, Result as TamisResult, was_present};
 use crate::hash::{Hash128, Hasher};
+use crate::interrupt;
 use crate::kernel::Kernel;
+use crate::lock;
+use crate::memory::{self, TryGrow};
 use crate::ordered::Ordered;
 use crate::stack;
+use crate::threads as workers;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -50,21 +56,21 @@ impl Distinct {
     }
 
     /// The hashes that are not among the others.
-    fn without(&self, py: Python<'_>, others: &Distinct) -> Distinct {
-        py.detach(|| self.with(self.hashes.without(&others.hashes, self.threads)))
+    fn without(&self, py: Python<'_>, others: &Distinct) -> PyResult<Distinct> {
+        released(py, || Ok(self.with(self.hashes.without(&others.hashes, self.threads)?)))?
     }
 
     /// The hashes that layer `index` of a stack accepts.
-    fn accepted_by(&self, py: Python<'_>, layer: &Handle, index: usize) -> Distinct {
+    fn accepted_by(&self, py: Python<'_>, layer: &Handle, index: usize) -> PyResult<Distinct> {
         let kernel = &*layer.kernel;
         let accepted = |part: &[Hash128]| stack::accepted(kernel, index, part);
-        py.detach(|| self.with(self.hashes.filtered(self.threads, accepted)))
+        released(py, || Ok(self.with(self.hashes.filtered(self.threads, accepted)?)))?
     }
 
     /// These keys as layer `index` of a stack sees them.
     fn at_layer(&self, py: Python<'_>, index: usize) -> PyResult<Distinct> {
         let seen = |hash| stack::at_layer(hash, index);
-        py.detach(|| Ok(self.with(self.hashes.mapped(self.threads, seen)?)))
+        released(py, || Ok(self.with(self.hashes.mapped(self.threads, seen)?)))?
     }
 }
 
@@ -73,7 +79,7 @@ impl Distinct {
     pub fn of(py: Python<'_>, keys: &Keys<'_>, hasher: Hasher) -> PyResult<Distinct> {
         let threads = threads(keys.len(), THREADED_BUILD);
         let collected = collected(py, keys, &hasher, threads, |hash| hash)?;
-        let hashes = py.detach(|| distinct::Distinct::new(collected, threads))?;
+        let hashes = released(py, || distinct::Distinct::new(collected, threads))??;
         Ok(Distinct { hashes, hasher, threads })
     }
 
@@ -104,7 +110,7 @@ pub fn collected<T: distinct::Item + Send>(
                 column.for_each_chunk(hasher, range, take).map_err(at_index)?;
                 PyResult::Ok(partitions)
             };
-            py.detach(|| in_ranges(count, threads, collect))
+            released(py, || in_ranges(count, threads, collect))?
         }
         Keys::Objects(list) => {
             let mut partitions = distinct::Partitions::new(count, count)?;
@@ -124,17 +130,20 @@ pub fn contains<'py>(
     keys: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
     let keys = Keys::new(keys)?;
-    check_memory(py, keys.len())?;
-    let answers = PyArray1::<bool>::zeros(py, keys.len(), false);
+    let answers = arrays::zeros::<bool>(py, keys.len())?;
     // SAFETY: the array is new, so nobody else has it yet.
     let out = unsafe { answers.as_slice_mut()? };
     match keys {
-        Keys::Column(column) => py
-            .detach(|| catch_damage(|| contains_column(kernel, hasher, &column, out)))?
-            .map_err(at_index)?,
+        Keys::Column(column) => {
+            released(py, || catch_damage(|| contains_column(kernel, hasher, &column, out)))??
+                .map_err(at_index)?
+        }
         Keys::Objects(list) => catch_damage(|| {
             for_each_chunk(hasher, &list, |first, hashes| {
-                kernel.contains(hashes, &mut out[first..first + hashes.len()]);
+                let out = &mut out[first..first + hashes.len()];
+                if lock::at_once(|| kernel.contains(hashes, out)).is_none() {
+                    briefly(py, || kernel.contains(hashes, out));
+                }
             })
         })??,
     }
@@ -156,8 +165,11 @@ fn contains_column(
             ordered.answer_all(out);
             return Ok(());
         }
-        if kernel.batch() > CHUNK {
-            return contains_in_batches(kernel, hasher, column, range, out);
+        let batch = kernel.batch().min(range.len());
+        if batch > CHUNK
+            && let Ok(waiting) = memory::with_capacity(batch + CHUNK)
+        {
+            return contains_in_batches(kernel, hasher, column, range, waiting, out);
         }
         column.for_each_chunk(hasher, range, |first, hashes| {
             kernel.contains(hashes, &mut out[first - start..first - start + hashes.len()]);
@@ -165,16 +177,16 @@ fn contains_column(
     })
 }
 
-/// Collects chunks until they reach the preferred batch size of the kernel.
+/// Collects chunks in `waiting` until they reach the preferred batch size of the kernel.
 fn contains_in_batches(
     kernel: &dyn Kernel,
     hasher: &Hasher,
     column: &Column,
     range: Range<usize>,
+    mut waiting: Vec<Hash128>,
     mut out: &mut [bool],
 ) -> Result<(), (usize, NotAKey)> {
     let batch = kernel.batch().min(range.len());
-    let mut waiting = Vec::with_capacity(batch + CHUNK);
     let mut answer = |waiting: &mut Vec<Hash128>| {
         let (answers, rest) = std::mem::take(&mut out).split_at_mut(waiting.len());
         kernel.contains(waiting, answers);
@@ -202,20 +214,9 @@ pub fn in_threads<T: Send, E: Send>(
         return work(0..out.len(), out);
     }
     let share = out.len().div_ceil(threads);
-    std::thread::scope(|scope| {
-        let work = &work;
-        let parts = out.chunks_mut(share).enumerate();
-        let running: Vec<_> = parts
-            .map(|(i, out)| {
-                let range = i * share..i * share + out.len();
-                scope.spawn(move || work(range, out))
-            })
-            .collect();
-        running.into_iter().try_for_each(|thread| match thread.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
-    })
+    let parts = out.chunks_mut(share).enumerate();
+    let work = |(i, out): (usize, &mut [T])| work(i * share..i * share + out.len(), out);
+    workers::try_map(parts, work).map(drop)
 }
 
 /// The hashes of all keys, in order.
@@ -224,9 +225,9 @@ pub fn hashes(py: Python<'_>, hasher: &Hasher, keys: &Bound<'_, PyAny>) -> PyRes
 }
 
 pub fn collect(py: Python<'_>, hasher: &Hasher, keys: &Keys<'_>) -> PyResult<Vec<Hash128>> {
-    let (count, mut all) = (keys.len(), Vec::new());
+    let count = keys.len();
     let no_memory = |_| Error::Memory(format!("cannot allocate the hashes of {count} keys"));
-    all.try_reserve_exact(count).map_err(no_memory)?;
+    let mut all = memory::with_capacity(count).map_err(no_memory)?;
     for_each(py, hasher, keys, |_, hashes| all.extend_from_slice(hashes))?;
     Ok(all)
 }
@@ -239,29 +240,40 @@ pub fn accepted(
     keys: &Bound<'_, PyAny>,
 ) -> PyResult<(Vec<(Hash128, usize)>, usize)> {
     let keep = |kept: &mut Vec<(Hash128, usize)>, first: usize, hashes: &[Hash128]| {
+        kept.reserve_more(hashes.len())?;
         let mut answers = [false; CHUNK];
         kernel.contains(hashes, &mut answers[..hashes.len()]);
         let each = hashes.iter().copied().zip(first..).zip(answers);
         kept.extend(each.filter(|(_, yes)| *yes).map(|(hash_and_index, _)| hash_and_index));
+        TamisResult::Ok(())
     };
     let keys = Keys::new(keys)?;
     let count = keys.len();
     let kept = match keys {
         Keys::Column(column) => {
             let collect = |range: Range<usize>| {
-                let mut kept = Vec::new();
-                column.for_each_chunk(hasher, range, |first, hashes| {
-                    keep(&mut kept, first, hashes);
-                })?;
-                Ok(kept)
+                let (mut kept, mut failed) = (Vec::new(), Ok(()));
+                let take = |first, hashes: &[Hash128]| {
+                    if failed.is_ok() {
+                        failed = keep(&mut kept, first, hashes);
+                    }
+                };
+                column.for_each_chunk(hasher, range, take).map_err(at_index)?;
+                failed?;
+                PyResult::Ok(kept)
             };
             let threads = threads(column.len(), THREADED_BUILD);
-            let parts = py.detach(|| in_ranges(column.len(), threads, collect));
-            parts.map_err(at_index)?.concat()
+            let parts = released(py, || in_ranges(column.len(), threads, collect))??;
+            memory::joined(&memory::collected(parts.iter().map(|part| &part[..]))?)?
         }
         Keys::Objects(list) => {
-            let mut kept = Vec::new();
-            for_each_chunk(hasher, &list, |first, hashes| keep(&mut kept, first, hashes))?;
+            let (mut kept, mut failed) = (Vec::new(), Ok(()));
+            for_each_chunk(hasher, &list, |first, hashes| {
+                if failed.is_ok() {
+                    failed = keep(&mut kept, first, hashes);
+                }
+            })?;
+            failed?;
             kept
         }
     };
@@ -277,7 +289,8 @@ pub fn for_each(
 ) -> PyResult<()> {
     match keys {
         Keys::Column(column) => {
-            py.detach(|| column.for_each_chunk(hasher, 0..column.len(), chunk)).map_err(at_index)
+            let all = 0..column.len();
+            released(py, || column.for_each_chunk(hasher, all, chunk))?.map_err(at_index)
         }
         Keys::Objects(list) => for_each_chunk(hasher, list, chunk),
     }
@@ -296,20 +309,23 @@ pub fn insert(
             let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
                 column.for_each_chunk(hasher, range, |_, hashes| chunk(hashes))
             };
-            py.detach(|| {
+            released(py, || {
                 column.check().map_err(at_index)?;
                 catch_damage(|| insert_chunks(kernel, column.len(), chunks))?
-            })
+            })?
         }
         keys => {
             let all = collect(py, hasher, &keys)?;
             // In chunks if removals can undo them, so that readers wait for one chunk, not for all.
             let step = if kernel.inserts_at_once() { all.len().max(1) } else { CHUNK };
             let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
-                all[range].chunks(step).for_each(chunk);
+                all[range].chunks(step).for_each(|hashes| {
+                    interrupt::check();
+                    chunk(hashes);
+                });
                 Ok(())
             };
-            py.detach(|| catch_damage(|| insert_chunks(kernel, all.len(), chunks))?)
+            released(py, || catch_damage(|| insert_chunks(kernel, all.len(), chunks))?)?
         }
     }
 }
@@ -318,7 +334,8 @@ pub fn insert(
 type Chunk<'a> = dyn FnMut(&[Hash128]) + Send + 'a;
 
 /// Inserts `count` hashes, of which `chunks` yields any range in chunks. If the kernel refuses a
-/// chunk, or one can no longer be read, the previous ones are removed again.
+/// chunk, or one can no longer be read, the previous ones are removed again; if the caller ends it
+/// (Ctrl-C), they stay.
 fn insert_chunks(
     kernel: &dyn Kernel,
     count: usize,
@@ -332,9 +349,8 @@ fn insert_chunks(
         }
     });
     if result.is_err() || read.is_err() {
-        let _ = chunks(0..inserted, &mut |hashes| {
-            hashes.iter().for_each(|&hash| drop(kernel.undo(hash)));
-        });
+        let undo = |hashes: &[Hash128]| hashes.iter().for_each(|&hash| drop(kernel.undo(hash)));
+        let _ = interrupt::within(None, || chunks(0..inserted, &mut { undo }));
     }
     read.map_err(at_index)?;
     Ok(result?)
@@ -346,9 +362,22 @@ pub fn remove<'py>(
     kernel: &dyn Kernel,
     hashes: &[Hash128],
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    let removals = || hashes.iter().map(|hash| was_present(kernel.remove(*hash))).collect();
-    let removed: TamisResult<Vec<bool>> = py.detach(|| catch_damage(removals))?;
-    Ok(PyArray1::from_vec(py, removed?))
+    // Before anything is removed.
+    let answers = arrays::zeros::<bool>(py, hashes.len())?;
+    // SAFETY: the array is new, so nobody else has it yet.
+    let out = unsafe { answers.as_slice_mut()? };
+    let removals = || {
+        for (index, (hash, out)) in hashes.iter().zip(out).enumerate() {
+            if index.is_multiple_of(CHUNK) {
+                interrupt::check();
+            }
+            *out = was_present(kernel.remove(*hash))?;
+        }
+        Ok(())
+    };
+    let removed: TamisResult<()> = released(py, || catch_damage(removals))??;
+    removed?;
+    Ok(answers)
 }
 
 /// The 128-bit hashes of keys as rows (high half, low half).
@@ -362,8 +391,7 @@ pub fn hash_keys<'py>(
 ) -> PyResult<Bound<'py, PyArray2<u64>>> {
     let hasher = hasher(seed, key)?;
     let keys = Keys::new(keys)?;
-    check_memory(py, keys.len().saturating_mul(16))?;
-    let rows = PyArray2::<u64>::zeros(py, [keys.len(), 2], false);
+    let rows = arrays::pairs::<u64>(py, keys.len())?;
     // SAFETY: the array is new, so nobody else has it yet.
     let out = unsafe { rows.as_slice_mut()? };
     let write = |first: usize, hashes: &[Hash128]| {
@@ -397,6 +425,9 @@ fn for_each_chunk(
         if fill == CHUNK {
             chunk(first, &hashes);
             (first, fill) = (first + CHUNK, 0);
+            if first.is_multiple_of(INTERRUPTIBLE) {
+                keys.py().check_signals()?;
+            }
         }
     }
     chunk(first, &hashes[..fill]);
@@ -419,18 +450,9 @@ pub fn at_index((index, reason): (usize, NotAKey)) -> PyErr {
     reason.named(&format!("keys[{index}]"))
 }
 
-/// Raises `MemoryError` if NumPy cannot allocate this many bytes. Its Python interface does the
-/// same, but its C interface returns a null pointer.
-pub fn check_memory(py: Python<'_>, bytes: usize) -> PyResult<()> {
-    if bytes >= 1 << 24 {
-        py.import("numpy")?.call_method1("empty", (bytes, "u1"))?;
-    }
-    Ok(())
-}
-
 /// The number of threads for `count` keys.
 pub fn threads(count: usize, from: usize) -> usize {
-    if count < from { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) }
+    if count < from { 1 } else { workers::available() }
 }
 
 /// Runs `work` on equal ranges of `0..count`, one per thread.
@@ -440,16 +462,5 @@ pub fn in_ranges<T: Send, E: Send>(
     work: impl Fn(Range<usize>) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E> {
     let border = |i: usize| count * i / threads;
-    std::thread::scope(|scope| {
-        let work = &work;
-        let others: Vec<_> =
-            (1..threads).map(|i| scope.spawn(move || work(border(i)..border(i + 1)))).collect();
-        let own = work(0..border(1));
-        std::iter::once(own)
-            .chain(others.into_iter().map(|thread| match thread.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            }))
-            .collect()
-    })
+    workers::try_map(0..threads, |i| work(border(i)..border(i + 1)))
 }

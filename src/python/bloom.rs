@@ -6,6 +6,7 @@ use super::filter::{Inserting, structure};
 use super::handle::Handle;
 use super::keys::{self, NotAKey, Secret, hasher};
 use super::kinds::kind_class;
+use super::release::{briefly, released};
 use crate::bloom::{Bloom as Kernel, Filling, Layout, Shape};
 use crate::error;
 use crate::hash::{Hash128, Hasher};
@@ -72,10 +73,10 @@ impl Bloom {
         let size = |count: usize| size.call1((count,))?.extract::<Size>();
         if keys.len() > COUNTED {
             let many = Many::new(py, &keys, &hasher)?;
-            let capacity = py.detach(|| many.at_most())?;
+            let capacity = released(py, || many.upper_bound())??;
             if capacity > COUNTED {
                 let shape = size(capacity)?.shape()?;
-                let kernel = py.detach(|| many.fill(shape))?;
+                let kernel = released(py, || many.fill(shape))??;
                 if kernel.count() as f64 <= capacity as f64 * (1.0 + SLACK) {
                     return Ok(Handle::new(kernel, capacity as u64, hasher));
                 }
@@ -100,7 +101,7 @@ impl Bloom {
     /// Estimate the number of distinct keys from the set bits; infinite if all are set.
     fn cardinality(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let (_, bloom) = structure::<Kernel>(self_)?;
-        Ok(self_.py().detach(|| bloom.cardinality()))
+        Ok(briefly(self_.py(), || bloom.cardinality()))
     }
 
     /// The union of the bits.
@@ -116,7 +117,7 @@ impl Bloom {
     /// The first bits of a filter that is not blocked.
     fn _truncated(self_: &Bound<'_, Self>, bits: u64) -> PyResult<Handle> {
         let (stored, bloom) = structure::<Kernel>(self_)?;
-        Ok(stored.handle.with(self_.py().detach(|| bloom.truncated(bits))?))
+        Ok(stored.handle.with(released(self_.py(), || bloom.truncated(bits))??))
     }
 }
 
@@ -163,22 +164,22 @@ impl<'a> Many<'a> {
     }
 
     /// An upper bound of the number of distinct keys: the estimate plus its margin.
-    fn at_most(&self) -> PyResult<usize> {
+    fn upper_bound(&self) -> PyResult<usize> {
         let sketches = in_ranges(self.count, self.threads, |range| {
             let mut sketch = HyperLogLog::new()?;
             self.for_each_chunk(range, |hashes| sketch.extend(hashes)).map_err(at_index)?;
             PyResult::Ok(sketch)
         })?;
-        let mut whole = HyperLogLog::new()?;
-        sketches.iter().for_each(|sketch| whole.merge(sketch));
-        Ok(((whole.estimate() * (1.0 + MARGIN)).ceil() as usize).min(self.count))
+        let mut merged = HyperLogLog::new()?;
+        sketches.iter().for_each(|sketch| merged.merge(sketch));
+        Ok(((merged.estimate() * (1.0 + MARGIN)).ceil() as usize).min(self.count))
     }
 
     fn fill(&self, shape: Shape) -> PyResult<Kernel> {
         let filling = Filling::new(shape)?;
         in_ranges(self.count, self.threads, |range| {
-            let mut share = filling.share();
-            self.for_each_chunk(range, |hashes| share.insert(hashes)).map_err(at_index)
+            let mut worker = filling.worker()?;
+            self.for_each_chunk(range, |hashes| worker.insert(hashes)).map_err(at_index)
         })?;
         Ok(filling.finish(self.count as u64))
     }
@@ -191,7 +192,7 @@ fn merge(
 ) -> PyResult<Handle> {
     let ((a, x), (b, y)) = (structure::<Kernel>(one)?, structure::<Kernel>(other)?);
     a.handle.check_hash(&b.handle)?;
-    let merged = one.py().detach(|| merge(x, y))?;
+    let merged = released(one.py(), || merge(x, y))??;
     let capacity = a.handle.capacity.max(b.handle.capacity);
     Ok(Handle { capacity, ..a.handle.with(merged) })
 }

@@ -6,6 +6,8 @@
 //! compare). The rest is checked: the fields of each struct here, before arrow-rs sees it, and the
 //! offsets and views in the buffers by [`super::items`], when a value is read.
 
+use super::release;
+use crate::interrupt;
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi_and_data_type};
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{ArrayRef, make_array};
@@ -102,7 +104,7 @@ impl Stream {
             return Err(released(name));
         };
         // A producer may need the interpreter in another thread.
-        py.detach(|| {
+        release::released(py, || {
             let mut schema = FFI_ArrowSchema::empty();
             // SAFETY: a callback of this stream, which is not released, and a place for its answer.
             let status = unsafe { get_schema(&raw mut self.0, &raw mut schema) };
@@ -110,6 +112,7 @@ impl Stream {
             let data_type = type_of(name, &schema)?;
             let mut arrays = Vec::new();
             loop {
+                interrupt::check();
                 let mut array = FFI_ArrowArray::empty();
                 // SAFETY: as above.
                 let status = unsafe { get_next(&raw mut self.0, &raw mut array) };
@@ -119,7 +122,7 @@ impl Stream {
                 }
                 arrays.extend(imported(name, array, &data_type, check_type)?);
             }
-        })
+        })?
     }
 
     /// Raises the producer's error message if a call failed.

@@ -1,19 +1,22 @@
 //! Columns of keys: where they are in memory, and how to hash a range of them in place.
 
 use super::arrow::{self, ArrowPart};
-use super::keys::{ACCEPTED, NO_TEXT, NotAKey, digits};
+use super::exit;
+use super::keys::{self, ACCEPTED, NO_TEXT, NotAKey, digits};
+use super::object_frame::objects_of_frame;
 use super::values::Unit;
 use crate::hash::{Hash128, Hasher};
+use crate::interrupt;
 use crate::key::Plain;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString};
+use pyo3::types::{PyByteArray, PyBytes, PyList, PyString, PyType};
 use std::ops::Range;
 
 /// Objects read from an iterable between two checks for signals: Ctrl-C ends one that never ends.
-const INTERRUPTIBLE: usize = 1 << 16;
+pub const INTERRUPTIBLE: usize = 1 << 16;
 
 /// Many keys.
 pub enum Keys<'py> {
@@ -46,18 +49,11 @@ impl Part {
 impl<'py> Keys<'py> {
     /// Finds the cheapest way to read `keys`.
     pub fn new(keys: &Bound<'py, PyAny>) -> PyResult<Keys<'py>> {
+        exit::outlast();
         if keys.is_instance_of::<PyList>() {
             return Keys::objects(keys);
         }
-        let single = keys.is_instance_of::<PyString>()
-            || keys.is_instance_of::<PyBytes>()
-            || keys.is_instance_of::<PyByteArray>();
-        if single {
-            let kind = keys.get_type().name()?;
-            return Err(PyTypeError::new_err(format!(
-                "keys must be a list, an array or a column of keys, not one {kind}; pass [key] for one key"
-            )));
-        }
+        refuse_single(keys)?;
         if let Some(keys) = objects_of_frame(keys)? {
             return Keys::objects(&keys);
         }
@@ -111,13 +107,47 @@ impl<'py> Keys<'py> {
             ))
         })?;
         let list = PyList::empty(keys.py());
+        let mut last: Option<Bound<'py, PyType>> = None;
         for (index, object) in objects.enumerate() {
-            list.append(object?)?;
+            let object = object?;
+            // An iterable may be endless, so the first item that is no key ends it.
+            let kind = object.get_type();
+            if !last.as_ref().is_some_and(|last| last.is(&kind)) {
+                keys::plain(&object).map_err(|reason| reason.named(&format!("keys[{index}]")))?;
+                last = Some(kind);
+            }
+            list.append(object)?;
             if index % INTERRUPTIBLE == INTERRUPTIBLE - 1 {
                 keys.py().check_signals()?;
             }
         }
         Ok(Keys::Objects(list))
+    }
+
+    /// The keys as a list of Python objects.
+    pub fn list(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        exit::outlast();
+        if let Ok(list) = keys.cast::<PyList>() {
+            return Ok(list.clone());
+        }
+        refuse_single(keys)?;
+        let objects = match objects_of_frame(keys)? {
+            Some(objects) => objects,
+            None => {
+                let given = ["tolist", "to_pylist", "to_list"].into_iter().find_map(|name| {
+                    let list = keys.getattr_opt(name).transpose()?.and_then(|list| list.call0());
+                    Some(list.map(|list| list.cast_into::<PyList>().ok()))
+                });
+                match given.transpose()?.flatten() {
+                    Some(list) => return Ok(list),
+                    None => keys.clone(),
+                }
+            }
+        };
+        match Keys::objects(&objects)? {
+            Keys::Objects(list) => Ok(list),
+            Keys::Column(_) => unreachable!("objects are a list"),
+        }
     }
 
     /// The number of keys.
@@ -127,6 +157,25 @@ impl<'py> Keys<'py> {
             Keys::Objects(objects) => objects.len(),
         }
     }
+}
+
+fn refuse_single(keys: &Bound<'_, PyAny>) -> PyResult<()> {
+    let single = keys.is_instance_of::<PyString>()
+        || keys.is_instance_of::<PyBytes>()
+        || keys.is_instance_of::<PyByteArray>();
+    if single {
+        let kind = keys.get_type().name()?;
+        return Err(PyTypeError::new_err(format!(
+            "keys must be a list, an array or a column of keys, not one {kind}; pass [key] for one key"
+        )));
+    }
+    Ok(())
+}
+
+/// Return keys as a list of Python objects.
+#[pyfunction]
+pub fn key_list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    Keys::list(keys)
 }
 
 /// The column of an array of datetime64, which has no buffer of its own: the integers in it.
@@ -193,6 +242,7 @@ impl Column {
             let end = start + part.len();
             let mut at = range.start.max(start);
             while at < range.end.min(end) {
+                interrupt::check();
                 let stop = (at + CHUNK).min(range.end).min(end);
                 let hashes = &mut hashes[..stop - at];
                 match part {
@@ -216,6 +266,12 @@ impl Column {
         range: Range<usize>,
         mut text: impl FnMut(usize, &[u8]),
     ) -> Result<(), (usize, NotAKey)> {
+        let mut text = |index: usize, bytes: &[u8]| {
+            if index.is_multiple_of(CHUNK) {
+                interrupt::check();
+            }
+            text(index, bytes);
+        };
         let mut start = 0;
         for part in &self.parts {
             let end = start + part.len();
@@ -484,49 +540,4 @@ fn described(format: &str) -> String {
         "e" | "f" | "d" | "g" => "floats".into(),
         other => format!("buffer format '{other}'"),
     }
-}
-
-/// The keys of a pandas or Polars column or table with a column of Python objects, as an iterable of
-/// objects; `None` for anything else. Their conversion to Arrow would change values: it cuts
-/// timestamps to microseconds, drops the time of day, or hands out addresses.
-fn objects_of_frame<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let kind = keys.get_type();
-    let module = kind.module()?;
-    let module = module.to_str()?;
-    let pandas = module.starts_with("pandas");
-    if !pandas && !module.starts_with("polars") {
-        return Ok(None);
-    }
-    let is_object = |dtype: Bound<'py, PyAny>| -> PyResult<bool> {
-        let name = dtype.str()?;
-        let name = name.to_str()?.to_lowercase();
-        Ok(["object", "period", "interval"].iter().any(|each| name.starts_with(each)))
-    };
-    if kind.name()? != "DataFrame" {
-        let typed = keys.hasattr("dtype")? && is_object(keys.getattr("dtype")?)?;
-        return if typed {
-            keys.call_method0(if pandas { "tolist" } else { "to_list" }).map(Some)
-        } else {
-            Ok(None)
-        };
-    }
-    let types: Vec<Bound<'py, PyAny>> =
-        keys.getattr("dtypes")?.try_iter()?.collect::<PyResult<_>>()?;
-    let mut objects = false;
-    for dtype in types.iter().cloned() {
-        objects |= is_object(dtype)?;
-    }
-    if !objects {
-        return Ok(None);
-    }
-    let rows = if pandas {
-        let plain = PyDict::new(keys.py());
-        plain.set_item("index", false)?;
-        plain.set_item("name", keys.py().None())?;
-        keys.call_method("itertuples", (), Some(&plain))?
-    } else {
-        keys.call_method0("rows")?
-    };
-    PyList::new(keys.py(), rows.try_iter()?.collect::<PyResult<Vec<_>>>()?)
-        .map(|rows| Some(rows.into_any()))
 }

@@ -4,6 +4,7 @@ use super::batch::Distinct;
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
 use super::kinds::kind_class;
+use super::release::{read, released};
 use crate::cuckoo::{Cuckoo as Kernel, Shape};
 use pyo3::prelude::*;
 
@@ -71,10 +72,11 @@ impl Cuckoo {
     /// The same keys with fewer bits of each fingerprint.
     fn _truncated(self_: &Bound<'_, Self>, bits: u32) -> PyResult<Handle> {
         let (stored, cuckoo) = structure::<Kernel>(self_)?;
-        Ok(stored.handle.with(self_.py().detach(|| cuckoo.truncated(bits))?))
+        Ok(stored.handle.with(released(self_.py(), || cuckoo.truncated(bits))??))
     }
 }
 
 fn shape(cuckoo: &Bound<'_, Cuckoo>) -> PyResult<Shape> {
-    Ok(structure::<Kernel>(cuckoo)?.1.with(|table| table.shape()))
+    let (_, kernel) = structure::<Kernel>(cuckoo)?;
+    Ok(read(cuckoo.py(), || kernel.with(|table| table.shape())))
 }

@@ -1,6 +1,8 @@
 //! Kernel errors as the exceptions of `tamis.errors`.
 
+use super::exit;
 use crate::error::{Error, Result};
+use crate::interrupt::panics_only;
 use pyo3::exceptions::{PyKeyError, PyMemoryError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -23,7 +25,7 @@ impl From<Error> for PyErr {
 
 /// An exception defined in Python, where it can have two bases.
 pub fn tamis_error(name: &str, message: String) -> PyErr {
-    Python::attach(|py| match class(py, name) {
+    exit::attached(|py| match class(py, name) {
         Ok(class) => PyErr::from_type(class, message),
         Err(error) => error,
     })
@@ -39,7 +41,7 @@ pub fn catch_damage<R>(work: impl FnOnce() -> R) -> Result<R> {
 
 #[cold]
 fn damaged(panic: Box<dyn Any + Send>) -> Error {
-    let what = match panic.downcast::<String>() {
+    let what = match panics_only(panic).downcast::<String>() {
         Ok(text) => *text,
         Err(panic) => panic.downcast::<&str>().map_or("?".into(), |text| (*text).into()),
     };

@@ -1,14 +1,17 @@
 //! Storage of the full filters of a collection: the opened file or object, whose pieces are checked
 //! as they are read, and a temporary file for filters added since.
 
+use super::exit;
 use crate::collection::{Bits, PIECE};
 use crate::error::{Error, Result};
+use crate::interrupt;
 use crate::lock::RwLock;
+use crate::memory;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -40,14 +43,14 @@ struct Base {
 
 impl Object {
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        let copied = Python::attach(|py| {
+        let copied = exit::attached(|py| {
             let bytes = self.0.call_method1(py, "read_at", (offset, out.len()))?;
             let bytes = bytes.bind(py).cast::<PyBytes>()?.as_bytes();
-            let whole = bytes.len() == out.len();
-            if whole {
+            let complete = bytes.len() == out.len();
+            if complete {
                 out.copy_from_slice(bytes);
             }
-            PyResult::Ok(whole)
+            PyResult::Ok(complete)
         });
         if copied.map_err(unread)? { Ok(()) } else { Err(short()) }
     }
@@ -56,7 +59,7 @@ impl Object {
 /// The error of a read in Python, with its number.
 fn unread(error: PyErr) -> Error {
     const EIO: i32 = 5;
-    Python::attach(|py| {
+    exit::attached(|py| {
         let value = error.value(py);
         let attribute = |name| value.getattr(name).ok();
         match attribute("errno").and_then(|number| number.extract().ok()) {
@@ -117,10 +120,10 @@ impl Files {
             starts.push(base.bits + start);
             ends.push(base.bits + end);
         }
-        let token = Python::attach(|py| object.0.call_method1(py, "stage", (starts, ends)));
+        let token = exit::attached(|py| object.0.call_method1(py, "stage", (starts, ends)));
         let token = token.map_err(unread)?;
         let done = work();
-        Python::attach(|py| object.0.call_method1(py, "unstage", (token,))).map_err(unread)?;
+        exit::attached(|py| object.0.call_method1(py, "unstage", (token,))).map_err(unread)?;
         done
     }
 
@@ -156,7 +159,7 @@ impl Files {
         self.exact(&base.file, base.list, 8 * base.length.div_ceil(BYTES as u64))
     }
 
-    /// [`Files::read`] without the list of all checksums: those needed are read from the file.
+    /// [`Files::read`] without the list of all checksums: the needed ones are read from the file.
     pub fn read_alone(&self, place: u64, out: &mut [u8]) -> Result<()> {
         let first = (place & !SPILL) / BYTES as u64;
         let mut list = Vec::new();
@@ -174,6 +177,7 @@ impl Files {
 
     /// [`Files::read`] with the checksums of the pieces from `listed_from` on.
     fn read_listed(&self, place: u64, out: &mut [u8], list: &[u8], listed_from: u64) -> Result<()> {
+        interrupt::check();
         if out.is_empty() {
             return Ok(());
         }
@@ -231,13 +235,41 @@ impl Base {
     }
 }
 
+/// Writes to a file in blocks of 64 KiB, as a `BufWriter` does, which cannot refuse its memory.
+pub struct Buffered {
+    out: File,
+    waiting: Vec<u8>,
+}
+
+impl Buffered {
+    pub fn new(out: File) -> Result<Buffered> {
+        Ok(Buffered { out, waiting: memory::with_capacity(1 << 16)? })
+    }
+}
+
+impl Write for Buffered {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.waiting.capacity() - self.waiting.len() {
+            self.flush()?;
+        }
+        if bytes.len() > self.waiting.capacity() {
+            return self.out.write(bytes);
+        }
+        self.waiting.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.write_all(&self.waiting)?;
+        self.waiting.clear();
+        Ok(())
+    }
+}
+
 fn zeros(length: u64) -> Result<Vec<u8>> {
     let refused = || Error::Memory(format!("cannot allocate {length} bytes of a file"));
     let length = usize::try_from(length).map_err(|_| refused())?;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length).map_err(|_| refused())?;
-    bytes.resize(length, 0);
-    Ok(bytes)
+    memory::filled(length, 0).map_err(|_| refused())
 }
 
 fn missing() -> Error {

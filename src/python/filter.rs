@@ -1,11 +1,15 @@
 //! The classes of the contract: saving, querying, inserting, deleting, each based on the previous
 //! one. `tamis.filters` derives the public classes from them.
 
+use super::arrays;
 use super::batch;
 use super::error::{catch_damage, class};
+use super::files::Buffered;
 use super::handle::Handle;
 use super::keys::{self, hash_object};
+use super::release::{briefly, read, released};
 use crate::error::{Error, Result};
+use crate::format::Frame;
 use crate::hash::{HASH_KEYED, Hash128, Hasher};
 use crate::kernel;
 use crate::lock::holding_interpreter;
@@ -15,7 +19,7 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -54,13 +58,14 @@ impl Stored {
         work: impl FnOnce(&dyn kernel::Kernel) -> Result<R> + Send,
     ) -> Result<R> {
         let work = || catch_damage(|| work(&*self.handle.kernel))?;
-        if self.handle.kernel.busy() { py.detach(work) } else { holding_interpreter(work) }
+        if self.handle.kernel.busy() { briefly(py, work) } else { holding_interpreter(work) }
     }
 
     /// Warns once that the filter holds more keys than planned.
     #[inline]
     pub(super) fn warn_if_overfull(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.warned.load(Relaxed) && self.handle.kernel.overfull(self.handle.capacity) {
+        let overfull = || self.handle.kernel.overfull(self.handle.capacity);
+        if !self.warned.load(Relaxed) && read(py, overfull) {
             return self.warn(py);
         }
         Ok(())
@@ -80,11 +85,11 @@ impl Stored {
         PyErr::warn(py, class(py, "CapacityWarning")?.as_any(), &message, 1)
     }
 
-    fn write(&self, out: &mut (impl Write + Send)) -> Result<()> {
+    /// Calls `write` with the frame, while no writer changes the filter.
+    fn with_frame<T>(&self, write: impl FnOnce(&Frame<'_>) -> Result<T>) -> Result<T> {
         let hash = (self.handle.hasher.id(), self.handle.hasher.tag());
-        Ok(catch_damage(|| {
-            kernel::write(&*self.handle.kernel, hash, self.capacity_in_keys(), out)
-        })??)
+        let capacity = self.capacity_in_keys();
+        catch_damage(|| write(&kernel::frame(&*self.handle.kernel, hash, capacity)?))?
     }
 }
 
@@ -96,20 +101,20 @@ impl Stored {
     }
 
     /// Return the number of keys; an estimate in some kinds if there are many, or after a merge.
-    fn __len__(&self) -> usize {
-        self.handle.kernel.count().min(isize::MAX as u64) as usize
+    fn __len__(&self, py: Python<'_>) -> usize {
+        read(py, || self.handle.kernel.count()).min(isize::MAX as u64) as usize
     }
 
     /// The number of keys that the filter is sized for.
     #[getter]
-    fn capacity(&self) -> u64 {
-        self.capacity_in_keys()
+    fn capacity(&self, py: Python<'_>) -> u64 {
+        read(py, || self.capacity_in_keys())
     }
 
     /// The size in bits.
     #[getter]
-    fn size_in_bits(&self) -> u64 {
-        self.handle.kernel.size_in_bits()
+    fn size_in_bits(&self, py: Python<'_>) -> u64 {
+        read(py, || self.handle.kernel.size_in_bits())
     }
 
     /// The seed of the hash, or None if a secret key is used instead.
@@ -120,14 +125,14 @@ impl Stored {
 
     /// The structure, shared, to be joined into a larger one.
     #[getter]
-    fn _handle(&self) -> Handle {
-        Handle { capacity: self.capacity_in_keys(), ..self.handle.clone() }
+    fn _handle(&self, py: Python<'_>) -> Handle {
+        Handle { capacity: self.capacity(py), ..self.handle.clone() }
     }
 
     /// The structure, copied.
     fn _copied(&self, py: Python<'_>) -> PyResult<Handle> {
-        let kernel = py.detach(|| catch_damage(|| self.handle.kernel.copy()))??;
-        Ok(Handle { kernel, ..self._handle() })
+        let kernel = released(py, || catch_damage(|| self.handle.kernel.copy()))???;
+        Ok(Handle { kernel, ..self._handle(py) })
     }
 
     /// A copy of an empty structure that hashes with another seed.
@@ -147,20 +152,19 @@ impl Stored {
 
     /// Return the filter as bytes, as `save` writes them.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let mut out = Vec::new();
-        py.detach(|| self.write(&mut out))?;
-        Ok(PyBytes::new(py, &out))
+        let frame = released(py, || self.with_frame(|frame| frame.to_bytes()))??;
+        arrays::bytes(py, &frame)
     }
 
     /// Write the frame to an open file.
     fn _write(&self, py: Python<'_>, descriptor: RawFd) -> PyResult<()> {
-        Ok(py.detach(|| {
+        Ok(released(py, || {
             // SAFETY: the caller keeps the descriptor open during this call.
             let file = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?;
-            let mut out = BufWriter::with_capacity(1 << 16, File::from(file));
-            self.write(&mut out)?;
+            let mut out = Buffered::new(File::from(file))?;
+            self.with_frame(|frame| Ok(frame.write(&mut out)?))?;
             Result::Ok(out.flush()?)
-        })?)
+        })??)
     }
 }
 
@@ -182,7 +186,7 @@ impl Filter {
         match catch_damage(|| stored.handle.kernel.try_contains_one(hash))? {
             Some(answer) => Ok(answer),
             None => {
-                Ok(key.py().detach(|| catch_damage(|| stored.handle.kernel.contains_one(hash)))?)
+                Ok(briefly(key.py(), || catch_damage(|| stored.handle.kernel.contains_one(hash)))?)
             }
         }
     }
@@ -205,14 +209,14 @@ impl Filter {
     #[getter]
     fn expected_fpr(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let stored = self_.as_super().get();
-        Ok(self_.py().detach(|| catch_damage(|| stored.handle.kernel.rate()))?)
+        Ok(briefly(self_.py(), || catch_damage(|| stored.handle.kernel.rate()))?)
     }
 
     /// The false-positive rate of an absent key that is not in the workload.
     #[getter]
     fn fpr_bound(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let stored = self_.as_super().get();
-        Ok(self_.py().detach(|| catch_damage(|| stored.handle.kernel.unseen_rate()))?)
+        Ok(briefly(self_.py(), || catch_damage(|| stored.handle.kernel.unseen_rate()))?)
     }
 }
 

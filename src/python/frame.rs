@@ -2,6 +2,7 @@
 
 use super::error::catch_damage;
 use super::handle::{Region, named};
+use super::release::released;
 use crate::error::{Error, Result};
 use crate::format::{self, Head, Part};
 use crate::kernel::Kind;
@@ -93,7 +94,7 @@ impl FrameHeader {
         let parts: Vec<Part> = sections.iter().map(part).collect();
         let parameters = Vec::new();
         let head = Head { kind: number, hash: 0, tag: 0, count: 0, capacity: 0, parameters };
-        Ok(format::header(&head, &parts))
+        Ok(format::header(&head, &parts)?)
     }
 
     /// The name of its kind.
@@ -124,9 +125,9 @@ pub fn checksum(content: &[u8]) -> u64 {
 /// Checks every checksum of a file, frames inside it included.
 #[pyfunction]
 pub fn check_file(py: Python<'_>, path: PathBuf) -> PyResult<()> {
-    py.detach(|| {
+    released(py, || {
         let region = Region::of_file(&path, true).map_err(|error| named(error, &path))?;
         catch_damage(|| format::read(region.bytes()).map(drop))??;
         Ok(())
-    })
+    })?
 }

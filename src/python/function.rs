@@ -1,12 +1,16 @@
 //! Static functions: keys with values in, values out.
 
+use super::arrays;
 use super::batch::{self, Distinct};
 use super::column::Keys;
 use super::error::tamis_error;
 use super::filter::{Stored, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
+use super::release::released;
 use crate::hash::Hasher;
+use crate::interrupt;
+use crate::memory;
 use crate::ribbon::{self, Equation};
 use crate::stack::at_layer;
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
@@ -48,11 +52,11 @@ impl Assigned {
         }
         let equations =
             hashes.into_iter().zip(values).map(|(hash, &value)| Equation { hash, value });
-        let mut equations: Vec<Equation> = equations.collect();
-        py.detach(|| {
-            equations.sort_unstable();
+        let mut equations = memory::collected(equations)?;
+        released(py, || {
+            interrupt::sort(&mut equations);
             equations.dedup();
-        });
+        })?;
         let conflict = equations.windows(2).find(|pair| pair[0].hash == pair[1].hash);
         if let Some([one, other]) = conflict {
             let (one, other) = (one.value, other.value);
@@ -64,19 +68,23 @@ impl Assigned {
 
     /// Value 1 for each key and 0 for each negative, as layer `index` of a stack sees them.
     #[staticmethod]
-    fn at_layer(py: Python<'_>, index: usize, keys: &Distinct, negatives: &Distinct) -> Assigned {
-        let equations = py.detach(|| {
-            let of = |set: &Distinct, value: u32| {
+    fn at_layer(
+        py: Python<'_>,
+        index: usize,
+        keys: &Distinct,
+        negatives: &Distinct,
+    ) -> PyResult<Assigned> {
+        let equations = released(py, || {
+            let mut equations = memory::with_capacity(keys.hashes.len() + negatives.hashes.len())?;
+            for (set, value) in [(keys, 1), (negatives, 0)] {
                 let hashes = set.hashes.partitions().flatten();
-                let equation = |&hash| Equation { hash: at_layer(hash, index), value };
-                hashes.map(equation).collect::<Vec<_>>()
-            };
-            let mut equations = of(keys, 1);
-            equations.append(&mut of(negatives, 0));
-            equations.sort_unstable();
-            equations
-        });
-        Assigned { equations, hasher: keys.hasher.clone() }
+                equations
+                    .extend(hashes.map(|&hash| Equation { hash: at_layer(hash, index), value }));
+            }
+            interrupt::sort(&mut equations);
+            PyResult::Ok(equations)
+        })??;
+        Ok(Assigned { equations, hasher: keys.hasher.clone() })
     }
 
     fn __len__(&self) -> usize {
@@ -100,7 +108,7 @@ impl Function {
     #[staticmethod]
     fn _build(py: Python<'_>, size: Size, keys: &Assigned) -> PyResult<Handle> {
         let Size { columns, levels } = size;
-        let kernel = py.detach(|| ribbon::Function::build(columns, &levels, &keys.equations))?;
+        let kernel = released(py, || ribbon::Function::build(columns, &levels, &keys.equations))??;
         Ok(Handle::new(kernel, keys.equations.len() as u64, keys.hasher.clone()))
     }
 
@@ -125,7 +133,7 @@ impl Function {
     ) -> PyResult<Bound<'py, PyArray1<u32>>> {
         let (py, (stored, function)) = (self_.py(), structure::<ribbon::Function>(self_)?);
         let keys = Keys::new(keys)?;
-        let values = PyArray1::<u32>::zeros(py, keys.len(), false);
+        let values = arrays::zeros::<u32>(py, keys.len())?;
         // SAFETY: the array is new, so nobody else has it yet.
         let out = unsafe { values.as_slice_mut()? };
         batch::for_each(py, &stored.handle.hasher, &keys, |first, hashes| {

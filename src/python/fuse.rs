@@ -6,6 +6,7 @@ use super::filter::{Filter, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
 use super::kinds::kind_class;
+use super::release::released;
 use crate::distinct::Highs;
 use crate::fuse::{Fuse as Kernel, Shape};
 use crate::kernel::Kernel as _;
@@ -60,8 +61,8 @@ impl Fuse {
         if keys.len() >= TRIED {
             let threads = threads(keys.len(), THREADED_BUILD);
             let highs = collected(py, &keys, &hasher, threads, |hash| hash.hi)?;
-            if let Some(highs) =
-                Highs::new(highs).filter(|highs| !py.detach(|| highs.seem_repeated()))
+            if let Some(highs) = Highs::new(highs)
+                && !released(py, || highs.seem_repeated())??
             {
                 // A size that is refused for a number of keys may be accepted for fewer distinct ones.
                 let planned = match size(highs.len()) {
@@ -70,7 +71,8 @@ impl Fuse {
                 };
                 if let Some(size) = planned
                     && let shape = size.shape()?
-                    && let Some(kernel) = py.detach(|| Kernel::of_highs(shape, &highs, threads))?
+                    && let Some(kernel) =
+                        released(py, || Kernel::of_highs(shape, &highs, threads))??
                 {
                     let capacity = kernel.count();
                     return Ok(Handle::new(kernel, capacity, hasher));

@@ -11,12 +11,15 @@
 //! * A process that was forked answers nothing: the lease and the connections are its parent's.
 
 use super::error::catch_damage;
+use super::exit;
 use super::filter::Stored;
 use super::keys::{self, Secret, hash_object, hasher};
+use super::release::briefly;
 use crate::clock;
 use crate::hash::{Hash128, Hasher};
 use crate::kernel::Kernel;
 use crate::lock::{self, RwLock};
+use crate::memory;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -74,7 +77,8 @@ impl Batch {
     /// The hashes of the keys as from `tamis.hash_keys`.
     #[getter]
     fn hashes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
-        let words: Vec<u64> = self.hashes.iter().flat_map(|hash| [hash.hi, hash.lo]).collect();
+        let mut words = memory::with_capacity(2 * self.hashes.len())?;
+        words.extend(self.hashes.iter().flat_map(|hash| [hash.hi, hash.lo]));
         PyArray1::from_vec(py, words).reshape([self.hashes.len(), 2])
     }
 
@@ -82,10 +86,8 @@ impl Batch {
     #[getter]
     fn regions(&self) -> Vec<u64> {
         let region = |hash: &Hash128| hash.hi >> (64 - REGION_BITS);
-        let mut regions: Vec<u64> = self.hashes.iter().map(region).collect();
-        regions.sort_unstable();
-        regions.dedup();
-        regions
+        let met = self.hashes.iter().fold(0u64, |met, hash| met | 1 << region(hash));
+        (0..u64::from(REGIONS)).filter(|region| met >> region & 1 == 1).collect()
     }
 }
 
@@ -185,7 +187,7 @@ impl Gate {
         self.until.store(CLOSED, Release);
     }
 
-    /// Return None if the key is absent; otherwise return what the caller needs to continue.
+    /// Return None if the key is absent; otherwise return the values with which the caller continues.
     fn lookup(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<Lookup>> {
         self.check_process()?;
         let hash = self.hash(key)?;
@@ -215,22 +217,23 @@ impl Gate {
 
     /// Hash keys to be written.
     fn batch(&self, keys: &Bound<'_, PyList>) -> PyResult<Batch> {
+        exit::outlast();
         self.check_process()?;
         let named = |(index, key): (usize, Bound<'_, PyAny>)| {
             let hash = hash_object(&self.hasher, &key).map(|(hash, _)| hash);
             hash.map_err(|reason| reason.named(&format!("keys[{index}]")))
         };
-        let hashes = keys.iter().enumerate().map(named).collect::<PyResult<Vec<_>>>()?;
+        let hashes = memory::collected_ok(keys.iter().enumerate().map(named))?;
         Ok(Batch { keys: keys.clone().unbind(), hashes })
     }
 
     /// The indices of the keys that the filter accepts.
-    fn accepted(&self, py: Python<'_>, batch: &Batch) -> PyResult<Vec<usize>> {
+    fn accepted<'py>(&self, py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py, PyAny>> {
         let (object, kernel) = {
             let filter = self.filter.read();
             (filter.object.clone_ref(py), filter.kernel.clone())
         };
-        let mut answers = vec![false; batch.hashes.len()];
+        let mut answers = memory::filled(batch.hashes.len(), false)?;
         if let Some(kernel) = kernel {
             // A single key directly, unless that would wait.
             let at_once = match batch.hashes[..] {
@@ -240,7 +243,7 @@ impl Gate {
             match at_once {
                 Some(answer) => answers[0] = answer,
                 None => {
-                    py.detach(|| catch_damage(|| kernel.contains(&batch.hashes, &mut answers)))?
+                    briefly(py, || catch_damage(|| kernel.contains(&batch.hashes, &mut answers)))?
                 }
             }
         } else {
@@ -248,7 +251,8 @@ impl Gate {
                 *answer = object.bind(py).contains(key)?;
             }
         }
-        Ok((0..answers.len()).filter(|&index| answers[index]).collect())
+        let yes = memory::collected((0..answers.len()).filter(|&index| answers[index]))?;
+        PyArray1::from_vec(py, yes).call_method0("tolist")
     }
 
     /// Whether this process was forked from the process that created the gate.
@@ -329,9 +333,12 @@ impl Asked {
         match self {
             Asked::Answered(answer) => Ok(answer),
             Asked::Kernel(kernel) => {
-                Ok(key.py().detach(|| catch_damage(|| kernel.contains_one(hash)))?)
+                Ok(briefly(key.py(), || catch_damage(|| kernel.contains_one(hash)))?)
             }
-            Asked::Object(object) => object.bind(key.py()).contains(key),
+            Asked::Object(object) => {
+                exit::outlast();
+                object.bind(key.py()).contains(key)
+            }
         }
     }
 }

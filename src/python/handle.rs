@@ -2,12 +2,15 @@
 
 use super::error::{catch_damage, tamis_error};
 use super::keys::{self, Secret, hasher, shown};
+use super::release::released;
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format;
 use crate::hash::{HASH_KEYED, HASH_SEEDED, Hasher};
+use crate::interrupt;
 use crate::kernel::Kernel;
 use crate::kinds;
+use crate::memory;
 use memmap2::{MmapOptions, MmapRaw};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
@@ -90,7 +93,7 @@ pub fn open_bytes(
     let hasher = key.map(|key| hasher(0, Some(key))).transpose()?;
     if let Ok(bytes) = frame.cast::<PyBytes>() {
         let bytes = bytes.as_bytes();
-        return py.detach(|| open(bytes, hasher, Buffer::copied));
+        return released(py, || open(bytes, hasher, Buffer::copied))?;
     }
     // Only `bytes` never change. Any other buffer may be written to by another thread, even between
     // the check and the use: so it is copied first.
@@ -100,8 +103,15 @@ pub fn open_bytes(
             shown(frame)
         ))
     })?;
-    let copy = copy.to_vec(py)?;
-    py.detach(|| open(&copy, hasher, Buffer::copied))
+    let copy = copied(py, &copy)?;
+    released(py, || open(&copy, hasher, Buffer::copied))?
+}
+
+/// A copy of a buffer.
+pub fn copied(py: Python<'_>, buffer: &PyBuffer<u8>) -> PyResult<Vec<u8>> {
+    let mut copy = memory::filled(buffer.item_count(), 0)?;
+    buffer.copy_to_slice(py, &mut copy)?;
+    Ok(copy)
 }
 
 /// Opens a filter from a file: read into memory, or as a private mapping. `offset` is where the
@@ -121,11 +131,11 @@ pub fn open_file(
         )));
     }
     let hasher = key.map(|key| hasher(0, Some(key))).transpose()?;
-    py.detach(|| {
+    released(py, || {
         let region = Region::of_file(&path, mmap).map_err(|error| named(error, &path))?;
         let frame = region.bytes().get(offset..).unwrap_or_default();
         catch_damage(|| open(frame, hasher, |section| Ok(region.part(section))))?
-    })
+    })?
 }
 
 /// An `OSError` like Python's own functions raise, with the name of the file.
@@ -153,6 +163,9 @@ pub fn open_regular(path: &Path) -> Result<(File, u64)> {
     Ok((file, length))
 }
 
+/// Bytes read between two checks for interrupts.
+const READ: usize = 1 << 24;
+
 /// A file in memory that is shared by the buffers of its filter: nothing is copied out of it.
 pub struct Region {
     start: *mut u8,
@@ -173,10 +186,13 @@ impl Region {
             return Ok(Region { start, len, owner: Arc::new(mapping) });
         }
         let mut buffer = Buffer::zeroed(len)?;
-        file.read_exact(buffer.as_mut_slice()).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => Error::Format("the file is cut short".into()),
-            _ => error.into(),
-        })?;
+        for part in buffer.as_mut_slice().chunks_mut(READ) {
+            interrupt::check();
+            file.read_exact(part).map_err(|error| match error.kind() {
+                ErrorKind::UnexpectedEof => Error::Format("the file is cut short".into()),
+                _ => error.into(),
+            })?;
+        }
         let start = buffer.as_mut_slice().as_mut_ptr();
         Ok(Region { start, len, owner: Arc::new(buffer) })
     }

@@ -1,14 +1,19 @@
 //! A table of hashes in memory: the remote of an adaptive filter that has no store.
 
 use super::adapting::hash_rows;
+use super::arrays;
 use super::batch;
 use super::keys::{self, Secret, hash_object, hasher};
+use super::release::released;
 use crate::hash::{Hash128, Hasher};
+use crate::interrupt;
+use crate::kernel::PIECE;
 use crate::lock::{RwLock, WriteGuard};
+use crate::memory::{self, TryGrow};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::PyList;
 use std::collections::BTreeMap;
 
 /// Rows per part of a scan.
@@ -71,15 +76,20 @@ impl Hashes {
     /// Store the hashes of many keys.
     fn update(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut hashes = batch::hashes(py, &self.hasher, keys)?;
-        py.detach(|| {
-            hashes.sort_unstable();
-            let mut table = self.table();
-            for same in hashes.chunk_by(|one, other| one == other) {
-                *table.counts.entry(same[0]).or_default() += same.len();
+        released(py, || {
+            // A map cannot report a failed allocation, so its memory is tried before.
+            drop(memory::with_capacity::<[u64; 6]>(hashes.len())?);
+            interrupt::sort(&mut hashes);
+            for piece in hashes.chunks(PIECE) {
+                interrupt::check();
+                let mut table = self.table();
+                for same in piece.chunk_by(|one, other| one == other) {
+                    *table.counts.entry(same[0]).or_default() += same.len();
+                }
+                table.total += piece.len();
             }
-            table.total += hashes.len();
-        });
-        Ok(())
+            Ok(())
+        })?
     }
 
     /// Remove the hash of a key once; KeyError if it is not stored.
@@ -109,7 +119,9 @@ impl Hashes {
         if low <= high {
             let range = Hash128 { hi: low, lo: 0 }..=Hash128 { hi: high, lo: u64::MAX };
             for (hash, count) in table.counts.range(range) {
-                (0..*count).for_each(|_| rows.extend([hash.hi, hash.lo]));
+                for _ in 0..*count {
+                    rows.try_extend(&[hash.hi, hash.lo])?;
+                }
             }
         }
         drop(table);
@@ -120,12 +132,9 @@ impl Hashes {
     fn scan<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let all = self.run(py, 0, u64::MAX)?;
         let rows = all.readonly();
-        let parts: Vec<_> = rows
-            .as_slice()?
-            .chunks(2 * PART)
-            .map(|part| array(py, part.to_vec()))
-            .collect::<PyResult<_>>()?;
-        Ok(PyTuple::new(py, parts)?.try_iter()?.into_any())
+        let parts = rows.as_slice()?.chunks(2 * PART);
+        let parts = parts.map(|part| array(py, memory::copied(part)?));
+        Ok(arrays::list(py, parts)?.try_iter()?.into_any())
     }
 }
 
@@ -134,36 +143,9 @@ impl Hashes {
 pub fn encode_hashes<'py>(hashes: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     let encoded = hash_rows("hashes", hashes)?.into_iter().map(|hash| {
         let words = u128::from(hash.hi) << 64 | u128::from(hash.lo);
-        PyBytes::new(hashes.py(), &words.to_be_bytes())
+        arrays::bytes(hashes.py(), &words.to_be_bytes())
     });
-    PyList::new(hashes.py(), encoded.collect::<Vec<_>>())
-}
-
-/// Return the index entry of each key: its hash in sixteen big-endian bytes, which sort in numeric
-/// order, then the key, after a letter that says whether it is text or an integer.
-#[pyfunction]
-pub fn index_entries<'py>(
-    hashes: &Bound<'py, PyAny>,
-    keys: &Bound<'py, PyList>,
-) -> PyResult<Bound<'py, PyList>> {
-    let mut entry = Vec::new();
-    let entries = hash_rows("hashes", hashes)?.into_iter().zip(keys).map(|(hash, key)| {
-        entry.clear();
-        entry.extend_from_slice(&hash.hi.to_be_bytes());
-        entry.extend_from_slice(&hash.lo.to_be_bytes());
-        match key.cast::<PyBytes>() {
-            Ok(text) => {
-                entry.push(b'b');
-                entry.extend_from_slice(text.as_bytes());
-            }
-            Err(_) => {
-                entry.push(b'i');
-                entry.extend_from_slice(key.str()?.to_str()?.as_bytes());
-            }
-        }
-        Ok(PyBytes::new(hashes.py(), &entry))
-    });
-    PyList::new(hashes.py(), entries.collect::<PyResult<Vec<_>>>()?)
+    arrays::list(hashes.py(), encoded)
 }
 
 fn array(py: Python<'_>, rows: Vec<u64>) -> PyResult<Bound<'_, PyArray2<u64>>> {

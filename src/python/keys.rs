@@ -1,8 +1,12 @@
 //! One Python object to its plain form (`key.rs`) and its hash.
 
+use super::arrays;
+use super::exit;
 use super::values;
+use crate::error::Error;
 use crate::hash::{Hash128, Hasher};
 use crate::key::{self, Plain};
+use crate::memory;
 use pyo3::exceptions::{
     PyAttributeError, PyOverflowError, PyTypeError, PyUnicodeEncodeError, PyValueError,
 };
@@ -11,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyString, PyTuple, PyType};
 
-/// What a key can be: the end of every message about an object that is not one.
+/// The types of keys: the end of every message about an object that is not a key.
 pub const ACCEPTED: &str = "a key is a str, bytes, or an int from -2**63 to 2**64-1 \
      (or a date, a timestamp, a Decimal, or a tuple of these)";
 
@@ -45,13 +49,13 @@ impl NotAKey {
         }
     }
 
-    /// The reason for a key that has such a part: `whole` is "a tuple whose item 3".
+    /// The reason for a key that has such a part: `outer` is "a tuple whose item 3".
     #[cold]
-    pub fn within(self, whole: &str) -> NotAKey {
+    pub fn within(self, outer: &str) -> NotAKey {
         match self {
-            NotAKey::Type(what) => NotAKey::Type(format!("{whole} is {what}")),
-            NotAKey::Range(what) => NotAKey::Range(format!("{whole} is {what}")),
-            NotAKey::Damaged(what) => NotAKey::Damaged(format!("{whole} is {what}")),
+            NotAKey::Type(what) => NotAKey::Type(format!("{outer} is {what}")),
+            NotAKey::Range(what) => NotAKey::Range(format!("{outer} is {what}")),
+            NotAKey::Damaged(what) => NotAKey::Damaged(format!("{outer} is {what}")),
             raised => raised,
         }
     }
@@ -103,6 +107,7 @@ pub fn hash_object(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, 
 
 #[cold]
 fn hash_other(hasher: &Hasher, key: &Bound<'_, PyAny>) -> Result<(Hash128, Family), NotAKey> {
+    exit::outlast();
     with_plain(key, |plain, family| (plain.hash(hasher), family))
 }
 
@@ -119,10 +124,12 @@ fn with_plain<T>(
             with_single(&part, then).map_err(|reason| reason.within("a tuple whose item 0"))
         }
         _ => {
-            let mut form = Vec::with_capacity(16 * tuple.len());
+            let refused = |error: Error| NotAKey::Raised(error.into());
+            let mut form = memory::with_capacity(16 * tuple.len()).map_err(refused)?;
             for (i, part) in tuple.iter().enumerate() {
                 with_single(&part, |plain, _| key::push_part(&mut form, plain))
-                    .map_err(|reason| reason.within(&format!("a tuple whose item {i}")))?;
+                    .map_err(|reason| reason.within(&format!("a tuple whose item {i}")))?
+                    .map_err(refused)?;
             }
             Ok(then(Plain::Bytes(&form), Family::Tuples))
         }
@@ -206,22 +213,23 @@ pub fn plain<'py>(key: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>, NotAKey>
     if key.is_exact_instance_of::<PyBytes>() {
         return Ok(key.clone());
     }
-    with_plain(key, |plain, _| object(key.py(), plain))
+    with_plain(key, |plain, _| object(key.py(), plain))?.map_err(NotAKey::Raised)
 }
 
-fn object<'py>(py: Python<'py>, plain: Plain<'_>) -> Bound<'py, PyAny> {
-    match plain {
-        Plain::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
+fn object<'py>(py: Python<'py>, plain: Plain<'_>) -> PyResult<Bound<'py, PyAny>> {
+    Ok(match plain {
+        Plain::Bytes(bytes) => arrays::bytes(py, bytes)?.into_any(),
         Plain::Int { bits, negative: true } => PyInt::new(py, bits as i64).into_any(),
         Plain::Int { bits, negative: false } => PyInt::new(py, bits).into_any(),
-    }
+    })
 }
 
 /// Return the parts of a tuple's plain form, or None if the bytes are not a tuple's.
 #[pyfunction]
 pub fn tuple_parts<'py>(py: Python<'py>, form: &[u8]) -> PyResult<Option<Bound<'py, PyTuple>>> {
-    let parts = key::parts(form);
-    parts.map(|parts| PyTuple::new(py, parts.into_iter().map(|each| object(py, each)))).transpose()
+    let Some(parts) = key::parts(form) else { return Ok(None) };
+    let parts = memory::collected_ok(parts.into_iter().map(|each| object(py, each)))?;
+    PyTuple::new(py, parts).map(Some)
 }
 
 /// Return the plain form of a key, bytes or an int: what filters hash, and stores take.
@@ -237,7 +245,7 @@ pub fn plain_keys<'py>(keys: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>
         .iter()
         .enumerate()
         .map(|(index, key)| plain(&key).map_err(|reason| reason.named(&format!("keys[{index}]"))));
-    PyList::new(keys.py(), plain.collect::<PyResult<Vec<_>>>()?)
+    arrays::list(keys.py(), plain)
 }
 
 /// # Safety
@@ -337,7 +345,7 @@ fn type_name(object: &Bound<'_, PyAny>) -> String {
 /// A secret key.
 pub type Secret = [u8; 16];
 
-/// The argument `key` of a filter. A message never shows what was given, which may be the secret.
+/// The argument `key` of a filter. A message never shows the value, which may be the secret.
 pub fn secret(value: &Bound<'_, PyAny>) -> PyResult<Option<Secret>> {
     if value.is_none() {
         return Ok(None);

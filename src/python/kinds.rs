@@ -68,7 +68,7 @@ macro_rules! kind_class {
                 capacity: u64,
             ) -> PyResult<$crate::python::handle::Handle> {
                 let capacity = capacity.max(keys.hashes.len() as u64);
-                let kernel = py.detach(|| size.build($($name,)* keys, capacity))?;
+                let kernel = $crate::python::release::released(py, || size.build($($name,)* keys, capacity))??;
                 Ok($crate::python::handle::Handle::new(kernel, capacity, keys.hasher.clone()))
             }
         }

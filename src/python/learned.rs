@@ -1,14 +1,18 @@
 //! Learned filters: keys split by their scores, filters joined, queries with scores.
 
+use super::arrays;
 use super::batch::{self, Distinct};
-use super::column::Keys;
+use super::column::{CHUNK, Keys};
 use super::filter::{Filter, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
 use super::kinds::kind_class;
 use super::model::hash_and_score;
+use super::release::released;
 use crate::distinct;
 use crate::hash::{Hash128, Hasher};
+use crate::interrupt;
+use crate::memory::{self, TryGrow};
 
 use crate::learned::{Learned as Kernel, Region, in_front, region_of};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
@@ -21,6 +25,9 @@ pub struct ScoredKeys {
     pairs: Vec<(Hash128, u32)>,
     hasher: Hasher,
 }
+
+/// Added to p·(1 − p), so that scores of 0 and 1 have a margin for their rounding, too.
+const ROUNDING: f32 = 1.0 / 1024.0;
 
 #[pymethods]
 impl ScoredKeys {
@@ -36,40 +43,54 @@ impl ScoredKeys {
         let hasher = hasher(seed, key)?;
         let hashes = batch::hashes(py, &hasher, keys)?;
         let scores = one_each(&scores, hashes.len())?.iter().map(|score| score.to_bits());
-        let mut pairs: Vec<(Hash128, u32)> = hashes.into_iter().zip(scores).collect();
-        py.detach(|| {
-            pairs.sort_unstable();
+        let mut pairs: Vec<(Hash128, u32)> = memory::collected(hashes.into_iter().zip(scores))?;
+        released(py, || {
+            interrupt::sort(&mut pairs);
             pairs.dedup();
-        });
+        })?;
         Ok(ScoredKeys { pairs, hasher })
     }
 
     /// The scores, one for each key.
     #[getter]
-    fn scores<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f32>> {
-        PyArray1::from_iter(py, self.pairs.iter().map(|&(_, score)| f32::from_bits(score)))
+    fn scores<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let scores = self.pairs.iter().map(|&(_, score)| f32::from_bits(score));
+        Ok(PyArray1::from_vec(py, memory::collected(scores)?))
     }
 
     /// All keys, as the filter in front of the regions sees them.
     fn in_front(&self, py: Python<'_>) -> PyResult<Distinct> {
-        py.detach(|| self.distinct(self.pairs.iter().map(|&(hash, _)| in_front(hash))))
+        released(py, || self.distinct(self.pairs.iter().map(|&(hash, _)| in_front(hash))))?
     }
 
-    /// The keys of each region of scores.
-    fn by_region(&self, py: Python<'_>, borders: Vec<f32>) -> PyResult<Vec<Distinct>> {
-        py.detach(|| {
-            let mut regions = vec![Vec::new(); borders.len() + 1];
-            for &(hash, score) in &self.pairs {
-                regions[region_of(f32::from_bits(score), &borders)].push(hash);
+    /// The keys of each region of scores. A key whose score could be on the other side of a border,
+    /// if the classifier's logits are off by `margin`, is a key of both regions: dp = p·(1 − p)·dz.
+    #[pyo3(signature = (borders, margin=0.0))]
+    fn by_region(&self, py: Python<'_>, borders: Vec<f32>, margin: f32) -> PyResult<Vec<Distinct>> {
+        released(py, || {
+            let mut regions = memory::filled(borders.len() + 1, Vec::new())?;
+            for (i, &(hash, score)) in self.pairs.iter().enumerate() {
+                if i.is_multiple_of(CHUNK) {
+                    interrupt::check();
+                }
+                let score = f32::from_bits(score);
+                let near = margin * (score * (1.0 - score) + ROUNDING);
+                let (low, high) =
+                    (region_of(score - near, &borders), region_of(score + near, &borders));
+                for region in &mut regions[low..=high] {
+                    region.try_push(hash)?;
+                }
             }
-            regions.into_iter().map(|region| self.distinct(region.into_iter())).collect()
-        })
+            memory::collected_ok(
+                regions.into_iter().map(|region| self.distinct(region.into_iter())),
+            )
+        })?
     }
 }
 
 impl ScoredKeys {
     fn distinct(&self, hashes: impl Iterator<Item = Hash128>) -> PyResult<Distinct> {
-        let hashes: Vec<Hash128> = hashes.collect();
+        let hashes = memory::collected(hashes)?;
         let mut partitions = distinct::Partitions::new(hashes.len(), hashes.len())?;
         partitions.extend(&hashes);
         let hashes = distinct::Distinct::new(vec![partitions], 1)?;
@@ -142,13 +163,17 @@ impl LearnedBloom {
         let (py, (stored, learned)) = (self_.py(), structure::<Kernel>(self_)?);
         let keys = Keys::new(keys)?;
         let scores = one_each(&scores, keys.len())?;
-        let answers = PyArray1::<bool>::zeros(py, keys.len(), false);
+        let answers = arrays::zeros::<bool>(py, keys.len())?;
+        let mut failed = Ok(());
         // SAFETY: the array is new, so nobody else has it yet.
         let out = unsafe { answers.as_slice_mut()? };
         batch::for_each(py, &stored.handle.hasher, &keys, |first, hashes| {
             let range = first..first + hashes.len();
-            learned.contains_scored(hashes, &scores[range.clone()], &mut out[range]);
+            if failed.is_ok() {
+                failed = learned.contains_scored(hashes, &scores[range.clone()], &mut out[range]);
+            }
         })?;
+        failed?;
         Ok(answers)
     }
 

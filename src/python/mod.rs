@@ -4,10 +4,13 @@
 //! * `keys.rs`: one Python object to one hash; `values.rs`: dates, timestamps and decimals
 //! * `column.rs`, `arrow.rs`: whole columns to hashes, without copying them; `capsule.rs`, `items.rs`:
 //!   checks of Arrow data
+//! * `object_frame.rs`: data frames with columns of Python objects
 //! * `table.rs`: columns of features, likewise; `model.rs`: their scores
 //! * `batch.rs`: columns through kernels, in chunks, with the interpreter released
+//! * `release.rs`: long work without the interpreter, which Ctrl-C ends
 //! * `handle.rs`: structures as Python holds them, and the ways to open one
 //! * `filter.rs`: the classes of the contract; `adapting.rs`: filters that use a remote
+//! * `exit.rs`: threads that are here while the interpreter ends
 //! * `gate.rs`: the queries that a guard answers from memory
 //! * `hashes.rs`: hashes in memory, as an adaptive filter asks for them
 //! * one file and class per kind: its methods in addition to the contract
@@ -17,6 +20,7 @@
 mod adapting;
 mod adaptive_cuckoo;
 mod adaptive_stacked;
+mod arrays;
 mod arrow;
 mod batch;
 mod bloom;
@@ -25,6 +29,7 @@ mod collection;
 mod column;
 mod cuckoo;
 mod error;
+mod exit;
 mod files;
 mod filter;
 mod frame;
@@ -38,7 +43,9 @@ mod keys;
 mod kinds;
 mod learned;
 mod model;
+mod object_frame;
 mod quotient;
+mod release;
 mod ribbon;
 mod sharded;
 mod split;
@@ -69,6 +76,8 @@ mod _native {
     #[pymodule_export]
     use super::collection::{FilterSizes, Filters, Full, Resident, Sliced, TextOptions};
     #[pymodule_export]
+    use super::column::key_list;
+    #[pymodule_export]
     use super::cuckoo::Cuckoo;
     #[pymodule_export]
     use super::filter::{Deleting, Filter, Inserting, Stored};
@@ -83,7 +92,7 @@ mod _native {
     #[pymodule_export]
     use super::handle::{Handle, open_bytes, open_file};
     #[pymodule_export]
-    use super::hashes::{Hashes, encode_hashes, index_entries};
+    use super::hashes::{Hashes, encode_hashes};
     #[pymodule_export]
     use super::keys::{plain_key, plain_keys, tuple_parts};
     #[pymodule_export]

@@ -1,14 +1,18 @@
 //! Models: created from their flat form, and scoring.
 
-use super::batch::{at_index, check_memory, in_threads};
-use super::column::Keys;
+use super::arrays;
+use super::batch::{at_index, in_threads};
+use super::column::{CHUNK, Keys};
 use super::filter::{Stored, structure};
 use super::handle::Handle;
 use super::keys::{NotAKey, hash_object, with_text};
 use super::kinds::kind_class;
+use super::release::released;
 use super::table::{NoValue, Table};
+use crate::error::Error;
 use crate::hash::{Hash128, Hasher};
 use crate::kernel;
+use crate::memory::TryGrow;
 use crate::model::{BLOCK, Block, Grams, MAX_GRAM, Model};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -69,8 +73,7 @@ pub fn column_name(name: &str) -> u32 {
 }
 
 fn array(py: Python<'_>, len: usize) -> PyResult<Bound<'_, PyArray1<f32>>> {
-    check_memory(py, len.saturating_mul(4))?;
-    Ok(PyArray1::<f32>::zeros(py, len, false))
+    arrays::zeros(py, len)
 }
 
 fn table_scores<'py>(
@@ -84,13 +87,14 @@ fn table_scores<'py>(
     // SAFETY: the array is new, so nobody else has it yet.
     let out = unsafe { scores.as_slice_mut()? };
     let work = |range: Range<usize>, out: &mut [f32]| {
-        let (mut block, start) = (model.block(), range.start);
+        let (mut block, start) = (model.block().map_err(NoValue::from)?, range.start);
         table.for_each_part(&order, range, |rows, first, range| {
             let out = &mut out[range.start - start..range.end - start];
             model.score_rows(&rows, first, out, &mut block)
         })
     };
-    py.detach(|| in_threads(out, THREADED, work)).map_err(|lack: NoValue| table.refused(lack))?;
+    let done = released(py, || in_threads(out, THREADED, work))?;
+    done.map_err(|lack: NoValue| table.refused(lack))?;
     Ok(scores)
 }
 
@@ -104,10 +108,11 @@ fn text_scores<'py>(
     // SAFETY: the array is new, so nobody else has it yet.
     let out = unsafe { scores.as_slice_mut()? };
     match keys {
-        Keys::Column(column) => py
-            .detach(|| {
+        Keys::Column(column) => {
+            let done = released(py, || {
                 in_threads(out, THREADED, |range: Range<usize>, out: &mut [f32]| {
-                    let (mut block, start) = (model.block(), range.start);
+                    let refused = |error: Error| (range.start, NotAKey::Raised(error.into()));
+                    let (mut block, start) = (model.block().map_err(refused)?, range.start);
                     let stop = range.end;
                     column.each_text(range, |i, text| {
                         model.read_text((i - start) % BLOCK, text, &mut block);
@@ -117,11 +122,13 @@ fn text_scores<'py>(
                         }
                     })
                 })
-            })
-            .map_err(at_index)?,
+            })?;
+            done.map_err(at_index)?
+        }
         Keys::Objects(list) => {
-            let mut block = model.block();
+            let mut block = model.block()?;
             for (b, out) in out.chunks_mut(BLOCK).enumerate() {
+                py.check_signals()?;
                 for i in 0..out.len() {
                     let index = b * BLOCK + i;
                     with_text(&list.get_item(index)?, |text| model.read_text(i, text, &mut block))
@@ -155,7 +162,10 @@ pub(super) fn hash_and_score(
     let (hash, _) = hash_object(&handle.hasher, key).map_err(named)?;
     // Taken out while in use: reading a key may run foreign code, which may score another key.
     let kept = SCORING.take().filter(|(width, _)| *width == model.width());
-    let mut block = kept.map_or_else(|| model.block(), |(_, block)| block);
+    let mut block = match kept {
+        Some((_, block)) => block,
+        None => model.block()?,
+    };
     with_text(key, |text| model.read_text(0, text, &mut block)).map_err(named)?;
     let mut score = [0.0];
     model.score_text(&mut block, &mut score);
@@ -188,21 +198,35 @@ pub fn text_grams(
     }
     let grams = Grams { shortest, longest, buckets };
     let (mut ends, mut all, mut lengths) = (vec![0], Vec::new(), Vec::new());
-    let mut take = |text: &[u8]| {
+    let mut failed = Ok(());
+    let mut push = |text: &[u8]| {
+        // An n-gram of each length at each byte, at most.
+        let lengths_of_grams = usize::from(longest - shortest) + 1;
+        all.reserve_more(text.len().saturating_mul(lengths_of_grams))?;
         grams.each(text, |bucket| all.push(bucket as i32));
-        ends.push(all.len() as i64);
-        lengths.push(text.len().min(127) as u8);
+        ends.try_push(all.len() as i64)?;
+        lengths.try_push(text.len().min(127) as u8)
+    };
+    let mut take = |text: &[u8]| {
+        if failed.is_ok() {
+            failed = push(text);
+        }
     };
     match Keys::new(keys)? {
-        Keys::Column(column) => py
-            .detach(|| column.each_text(0..column.len(), |_, text| take(text)))
-            .map_err(at_index)?,
+        Keys::Column(column) => {
+            released(py, || column.each_text(0..column.len(), |_, text| take(text)))?
+                .map_err(at_index)?
+        }
         Keys::Objects(list) => {
             for (i, key) in list.iter().enumerate() {
+                if i.is_multiple_of(CHUNK) {
+                    py.check_signals()?;
+                }
                 with_text(&key, &mut take).map_err(|reason| at_index((i, reason)))?;
             }
         }
     }
+    failed?;
     Ok(TextGrams {
         ends: PyArray1::from_vec(py, ends).unbind(),
         buckets: PyArray1::from_vec(py, all).unbind(),

@@ -4,6 +4,7 @@ use super::batch::Distinct;
 use super::filter::{Filter, structure};
 use super::handle::Handle;
 use super::kinds::kind_class;
+use super::release::released;
 use crate::ribbon::{Layout, Ribbon as Kernel, Sizes};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -70,6 +71,6 @@ impl Ribbon {
     /// The first bits of a filter by columns.
     fn _truncated(self_: &Bound<'_, Self>, bits: u64) -> PyResult<Handle> {
         let (stored, ribbon) = structure::<Kernel>(self_)?;
-        Ok(stored.handle.with(self_.py().detach(|| ribbon.truncated(bits))?))
+        Ok(stored.handle.with(released(self_.py(), || ribbon.truncated(bits))??))
     }
 }

@@ -7,10 +7,13 @@ use super::filter::{Filter, structure};
 use super::handle::{Handle, named};
 use super::keys::{self, Secret, hasher};
 use super::kinds::kind_class;
+use super::release::released;
 use crate::distinct;
 use crate::error::Result;
 use crate::hash::{Hash128, Hasher};
+use crate::interrupt;
 use crate::lock::{RwLock, WriteGuard};
+use crate::memory::{self, TryGrow};
 use crate::sharded::{Sharded as Kernel, shard_of};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -53,24 +56,22 @@ impl Partition {
     /// A second handle on the same hashes, to read them again later.
     fn again(&self) -> Result<Partition> {
         let file = self.file.as_ref().map(File::try_clone).transpose()?;
-        Ok(Partition { waiting: self.waiting.clone(), file, written: self.written })
+        Ok(Partition { waiting: memory::copied(&self.waiting)?, file, written: self.written })
     }
 
     /// All added hashes, in order.
     fn read(&mut self) -> Result<Vec<Hash128>> {
         let Some(file) = &mut self.file else { return Ok(std::mem::take(&mut self.waiting)) };
-        let mut bytes = vec![0; self.written * size_of::<Hash128>()];
+        let mut bytes = memory::filled(self.written * size_of::<Hash128>(), 0)?;
         file.rewind()?;
         file.read_exact(&mut bytes)?;
         let half = |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes);
         let (pairs, _) = bytes.as_chunks::<16>();
-        let mut hashes: Vec<Hash128> = pairs
-            .iter()
-            .filter_map(|pair| {
-                let (hi, lo) = (pair.first_chunk()?, pair.last_chunk()?);
-                Some(Hash128 { hi: half(hi), lo: half(lo) })
-            })
-            .collect();
+        let mut hashes = memory::with_capacity(pairs.len() + self.waiting.len())?;
+        hashes.extend(pairs.iter().filter_map(|pair| {
+            let (hi, lo) = (pair.first_chunk()?, pair.last_chunk()?);
+            Some(Hash128 { hi: half(hi), lo: half(lo) })
+        }));
         hashes.append(&mut self.waiting);
         Ok(hashes)
     }
@@ -109,9 +110,9 @@ impl Spill {
                 }
                 None => None,
             };
-            Ok(Partition { file, ..Partition::default() })
+            PyResult::Ok(Partition { file, ..Partition::default() })
         };
-        let partitions = (0..partitions).map(open).collect::<PyResult<_>>()?;
+        let partitions = memory::collected_ok((0..partitions).map(open))?;
         Ok(Spill { hasher: hasher(seed, key)?, partitions: RwLock::new(partitions) })
     }
 
@@ -123,7 +124,9 @@ impl Spill {
             let count = partitions.len() as u64;
             for &hash in hashes {
                 let partition = &mut partitions[shard_of(hash, count)];
-                partition.waiting.push(hash);
+                if failed.is_ok() {
+                    failed = partition.waiting.try_push(hash);
+                }
                 if partition.waiting.len() >= WAITING && failed.is_ok() {
                     failed = partition.flush();
                 }
@@ -138,14 +141,17 @@ impl Spill {
     }
 
     /// Drops repetitions among the hashes in memory.
-    fn compact(&self, py: Python<'_>) {
-        py.detach(|| {
-            for partition in self.lock().iter_mut() {
-                partition.waiting.sort_unstable_by_key(|hash| (hash.hi, hash.lo));
+    fn compact(&self, py: Python<'_>) -> PyResult<()> {
+        released(py, || {
+            let count = self.lock().len();
+            for i in 0..count {
+                interrupt::check();
+                let partition = &mut self.lock()[i];
+                partition.waiting.sort_unstable();
                 partition.waiting.dedup();
                 partition.waiting.shrink_to_fit();
             }
-        });
+        })
     }
 
     /// The distinct keys of partitions `start` to `stop`, which are removed unless kept.
@@ -157,11 +163,11 @@ impl Spill {
         stop: usize,
         keep: bool,
     ) -> PyResult<Distinct> {
-        let hashes = py.detach(|| {
+        let hashes = released(py, || {
             // Removed under the lock, read without it: threads build shards side by side.
             let taken: Vec<Partition> = match self.lock().get_mut(start..stop) {
-                Some(range) if keep => range.iter().map(Partition::again).collect::<Result<_>>()?,
-                Some(range) => range.iter_mut().map(std::mem::take).collect(),
+                Some(range) if keep => memory::collected_ok(range.iter().map(Partition::again))?,
+                Some(range) => memory::collected(range.iter_mut().map(std::mem::take))?,
                 None => Vec::new(),
             };
             let count = taken.iter().map(Partition::len).sum();
@@ -170,7 +176,7 @@ impl Spill {
                 partitions.extend(&partition.read()?);
             }
             PyResult::Ok(distinct::Distinct::new(vec![partitions], 1)?)
-        })?;
+        })??;
         Ok(Distinct { hashes, hasher: self.hasher.clone(), threads: 1 })
     }
 }
@@ -197,7 +203,8 @@ impl Sharded {
         shards.iter().try_for_each(|(_, shard)| first.check_hash(shard))?;
         let sum = || shards.iter().map(|(_, shard)| shard.capacity).sum();
         let capacity = capacity.unwrap_or_else(sum);
-        let kernels = shards.iter().map(|(index, shard)| (*index, shard.kernel.clone())).collect();
+        let kernels = shards.iter().map(|(index, shard)| (*index, shard.kernel.clone()));
+        let kernels = memory::collected(kernels)?;
         Ok(Handle::new(Kernel::new(total, kernels)?, capacity, first.hasher.clone()))
     }
 

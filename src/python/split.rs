@@ -1,18 +1,21 @@
 //! Keys sent to a build elsewhere: hashed and split by shard, and combined again.
 
+use super::arrays;
 use super::batch::{Distinct, THREADED_BUILD, for_each, threads};
 use super::column::Keys;
-use super::handle::hasher_for;
+use super::handle::{copied, hasher_for};
 use super::keys::{self, Secret, hasher, shown};
+use super::release::released;
 use crate::distinct;
 use crate::error::Error;
 use crate::hash::Hash128;
+use crate::memory::{self, TryGrow};
 use crate::sharded::{MAX_SHARDS, shard_of};
 use crate::split::{Part, write};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList};
 
 /// Split keys by shard: a part per shard, with the hashes of its keys.
 #[pyfunction]
@@ -23,21 +26,26 @@ pub fn split<'py>(
     shards: u64,
     #[pyo3(from_py_with = keys::seed)] seed: u64,
     #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
-) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+) -> PyResult<Bound<'py, PyList>> {
     if !(1..=MAX_SHARDS).contains(&shards) {
         let message = format!("shards must be from 1 to {MAX_SHARDS}, not {shards}");
         return Err(PyValueError::new_err(message));
     }
     let hasher = hasher(seed, key)?;
-    let mut hashes: Vec<Vec<Hash128>> = vec![Vec::new(); shards as usize];
+    let mut hashes: Vec<Vec<Hash128>> = memory::filled(shards as usize, Vec::new())?;
+    let mut failed = Ok(());
     for_each(py, &hasher, &Keys::new(keys)?, |_, some| {
-        some.iter().for_each(|&hash| hashes[shard_of(hash, shards)].push(hash));
+        if failed.is_ok() {
+            let mut some = some.iter();
+            failed = some.try_for_each(|&hash| hashes[shard_of(hash, shards)].try_push(hash));
+        }
     })?;
+    failed?;
     let part = |(shard, hashes): (usize, Vec<Hash128>)| {
-        let bytes = py.detach(|| write(&hashes, shard as u64, shards, &hasher));
-        PyBytes::new(py, &bytes)
+        let bytes = released(py, || write(&hashes, shard as u64, shards, &hasher))??;
+        arrays::bytes(py, &bytes)
     };
-    Ok(hashes.into_iter().enumerate().map(part).collect())
+    arrays::list(py, hashes.into_iter().enumerate().map(part))
 }
 
 /// The keys of the parts of one shard.
@@ -99,11 +107,11 @@ impl Shard {
         let hasher = hasher_for(id, tag, keyed, "these parts were split")?;
         let count = read.iter().map(Part::len).sum();
         let threads = threads(count, THREADED_BUILD);
-        let hashes = py.detach(|| {
+        let hashes = released(py, || {
             let mut partitions = distinct::Partitions::new(count, count)?;
             read.iter().for_each(|part| partitions.extend_from(part.hashes()));
             distinct::Distinct::new(vec![partitions], threads)
-        })?;
+        })??;
         let (index, shards) = (first.shard, first.shards);
         Ok(Shard { keys: Py::new(py, Distinct { hashes, hasher, threads })?, index, shards })
     }
@@ -124,7 +132,7 @@ impl<'py> PyBackedPart<'py> {
             let message = "must be bytes that tamis.split made, or a buffer of them, not";
             PyTypeError::new_err(format!("parts[{index}] {message} {}", shown(part)))
         })?;
-        Ok(PyBackedPart::Copy(buffer.to_vec(part.py())?))
+        Ok(PyBackedPart::Copy(copied(part.py(), &buffer)?))
     }
 
     fn as_slice(&self) -> &[u8] {

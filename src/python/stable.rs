@@ -1,10 +1,12 @@
 //! Stable Bloom filters: created; they answer and insert in one step, in the order of the stream.
 
+use super::arrays;
 use super::batch;
 use super::filter::{Inserting, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
 use super::kinds::kind_class;
+use super::release::released;
 use crate::kernel::Kernel as _;
 use crate::stable::{Shape, Stable};
 use numpy::{PyArray1, PyArrayMethods};
@@ -14,7 +16,7 @@ use pyo3::prelude::*;
 #[derive(FromPyObject)]
 pub struct Size {
     cells: u64,
-    #[pyo3(attribute("most"))]
+    #[pyo3(attribute("max_value"))]
     max: u32,
     hashes: u32,
     decrements: u64,
@@ -72,7 +74,7 @@ impl StableBloom {
         Ok(structure::<Stable>(self_)?.1.shape().decrements)
     }
 
-    /// Whether each of those is chosen independently.
+    /// Whether each of these counters is chosen independently.
     #[getter]
     fn _independent(self_: &Bound<'_, Self>) -> PyResult<bool> {
         Ok(structure::<Stable>(self_)?.1.shape().independent)
@@ -95,7 +97,7 @@ impl StableBloom {
         let (stored, stable) = structure::<Stable>(self_)?;
         let hashes = batch::hashes(self_.py(), &stored.handle.hasher, keys)?;
         answered(self_.py(), hashes.len(), |out| {
-            stored.change(self_.py(), |_| stable.seen(&hashes, out))
+            Ok(released(self_.py(), || stable.seen(&hashes, out))??)
         })
     }
 }
@@ -104,10 +106,9 @@ impl StableBloom {
 pub fn answered<'py>(
     py: Python<'py>,
     length: usize,
-    fill: impl FnOnce(&mut [bool]) -> crate::error::Result<()>,
+    fill: impl FnOnce(&mut [bool]) -> PyResult<()>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    batch::check_memory(py, length)?;
-    let answers = PyArray1::<bool>::zeros(py, length, false);
+    let answers = arrays::zeros::<bool>(py, length)?;
     // SAFETY: the array is new, so nobody else has it yet.
     fill(unsafe { answers.as_slice_mut()? })?;
     Ok(answers)

@@ -7,6 +7,7 @@ use super::keys::{self, Secret, hasher};
 use super::kinds::kind_class;
 use super::learned::{of_model, one_each};
 use super::model::hash_and_score;
+use super::release::{briefly, released};
 use super::stable::{Size, answered};
 use crate::hash::Hash128;
 use crate::kernel;
@@ -136,7 +137,7 @@ impl StableLearned {
     }
 
     /// Whether each key, with its score, may have occurred before; `insert` adds it.
-    fn _pass<'py>(
+    fn _lookup_scored<'py>(
         self_: &Bound<'py, Self>,
         keys: &Bound<'py, PyAny>,
         scores: PyReadonlyArray1<'py, f32>,
@@ -145,14 +146,20 @@ impl StableLearned {
         let (py, (stored, learned)) = (self_.py(), structure::<Kernel>(self_)?);
         let hashes: Vec<Hash128> = batch::hashes(py, &stored.handle.hasher, keys)?;
         let scores = one_each(&scores, hashes.len())?;
-        answered(py, hashes.len(), |out| py.detach(|| learned.pass(&hashes, scores, insert, out)))
+        answered(py, hashes.len(), |out| {
+            Ok(released(py, || learned.pass(&hashes, scores, insert, out))??)
+        })
     }
 
     /// Whether one key, scored as text, may have occurred before; `insert` adds it.
-    fn _pass_text(self_: &Bound<'_, Self>, key: &Bound<'_, PyAny>, insert: bool) -> PyResult<bool> {
+    fn _lookup_text(
+        self_: &Bound<'_, Self>,
+        key: &Bound<'_, PyAny>,
+        insert: bool,
+    ) -> PyResult<bool> {
         let (stored, learned) = structure::<Kernel>(self_)?;
         let (hash, score) = hash_and_score(&stored.handle, learned.model.as_ref(), key)?;
-        Ok(self_.py().detach(|| learned.pass_one(hash, score, insert))?)
+        Ok(briefly(self_.py(), || learned.pass_one(hash, score, insert))?)
     }
 
     /// The classifier, if it is saved.

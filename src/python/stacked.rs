@@ -6,15 +6,17 @@ use super::batch::{self, Distinct};
 use super::filter::{Deleting, structure};
 use super::handle::Handle;
 use super::kinds::kind_class;
+use super::release::{briefly, released};
 use crate::distinct::{self, Partitions};
+use crate::error::Result;
 use crate::hash::Hash128;
 use crate::kernel::Kernel;
 use crate::lock::{ReadGuard, RwLock};
+use crate::memory::{self, TryGrow};
 use crate::sharded::shard_of;
 use crate::stack::Stack;
 use numpy::PyArray1;
 use pyo3::prelude::*;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -30,16 +32,23 @@ pub struct Negatives {
 
 impl Negatives {
     /// Some of the survivors, in the order in which each was first added.
-    fn ranked(&self, some: &Distinct) -> std::vec::IntoIter<(Hash128, usize)> {
-        let mut left: BTreeSet<Hash128> = some.hashes.partitions().flatten().copied().collect();
-        let mut found: Vec<_> =
-            self.survivors().iter().filter(|(hash, _)| left.remove(hash)).copied().collect();
-        found.sort_by_key(|&(_, rank)| rank);
-        found.into_iter()
+    fn ranked(&self, some: &Distinct) -> Result<Vec<(Hash128, usize)>> {
+        let chosen = memory::collected(some.hashes.sorted()?)?;
+        let mut met = memory::filled(chosen.len(), false)?;
+        let mut found = memory::with_capacity(chosen.len())?;
+        for &(hash, rank) in self.survivors().iter() {
+            if let Ok(at) = chosen.binary_search(&hash)
+                && !std::mem::replace(&mut met[at], true)
+            {
+                found.push((hash, rank));
+            }
+        }
+        found.sort_unstable_by_key(|&(_, rank)| rank);
+        Ok(found)
     }
 
-    fn hashes(&self) -> Vec<Hash128> {
-        self.survivors().iter().map(|&(hash, _)| hash).collect()
+    fn hashes(&self) -> Result<Vec<Hash128>> {
+        memory::collected(self.survivors().iter().map(|&(hash, _)| hash))
     }
 
     fn survivors(&self) -> ReadGuard<'_, Vec<(Hash128, usize)>> {
@@ -60,8 +69,7 @@ impl Negatives {
         let (accepted, given) = batch::accepted(py, &**kernel, hasher, negatives)?;
         let before = self.given.fetch_add(given, Relaxed);
         let ranked = accepted.into_iter().map(|(hash, index)| (hash, before + index));
-        self.survivors.write().extend(ranked);
-        Ok(())
+        Ok(self.survivors.write().try_append(ranked)?)
     }
 
     /// How many were added, repetitions included.
@@ -71,37 +79,40 @@ impl Negatives {
     }
 
     /// The survivors of each of `shards` shards, whose first layers were joined to one.
-    fn by_shard(&self, shards: u64) -> Vec<Negatives> {
-        let mut parts = vec![Vec::new(); shards as usize];
+    fn by_shard(&self, shards: u64) -> PyResult<Vec<Negatives>> {
+        let mut parts = memory::filled(shards as usize, Vec::new())?;
         for &(hash, rank) in self.survivors().iter() {
-            parts[shard_of(hash, shards)].push((hash, rank));
+            parts[shard_of(hash, shards)].try_push((hash, rank))?;
         }
         let part = |survivors| Negatives {
             first: self.first.clone(),
             survivors: RwLock::new(survivors),
             given: AtomicUsize::new(self.given()),
         };
-        parts.into_iter().map(part).collect()
+        Ok(memory::collected(parts.into_iter().map(part))?)
     }
 
     /// The distinct survivors, keys among them.
     fn distinct(&self, py: Python<'_>, keys: &Distinct) -> PyResult<Distinct> {
-        py.detach(|| Ok(keys.with(collected(&self.hashes(), keys.threads)?)))
+        released(py, || Ok(keys.with(collected(&self.hashes()?, keys.threads)?)))?
     }
 
     /// How many negatives were added before each of these survivors, in rising order.
-    fn ranks<'py>(&self, py: Python<'py>, some: &Distinct) -> Bound<'py, PyArray1<u64>> {
-        let ranks = py.detach(|| self.ranked(some).map(|(_, rank)| rank as u64).collect());
-        PyArray1::from_vec(py, ranks)
+    fn ranks<'py>(&self, py: Python<'py>, some: &Distinct) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        let ranks = released(py, || {
+            let ranked = self.ranked(some)?.into_iter();
+            memory::collected(ranked.map(|(_, rank)| rank as u64))
+        })??;
+        Ok(PyArray1::from_vec(py, ranks))
     }
 
     /// The `count` of these survivors that were added first.
     fn earliest(&self, py: Python<'_>, negatives: &Distinct, count: usize) -> PyResult<Distinct> {
-        py.detach(|| {
-            let came = self.ranked(negatives).take(count);
-            let earliest: Vec<Hash128> = came.map(|(hash, _)| hash).collect();
+        released(py, || {
+            let came = self.ranked(negatives)?.into_iter().take(count);
+            let earliest = memory::collected(came.map(|(hash, _)| hash))?;
             Ok(negatives.with(collected(&earliest, 1)?))
-        })
+        })?
     }
 }
 
@@ -211,13 +222,13 @@ impl Stacked {
     #[getter]
     fn known_fpr(self_: &Bound<'_, Self>) -> PyResult<f64> {
         let (_, stack) = structure::<Stack>(self_)?;
-        Ok(self_.py().detach(|| stack.known_rate()))
+        Ok(briefly(self_.py(), || stack.known_rate()))
     }
 
     /// The layers, from the first.
     #[getter]
     fn _layers(self_: &Bound<'_, Self>) -> PyResult<Vec<BuiltLayer>> {
         let (_, stack) = structure::<Stack>(self_)?;
-        Ok(self_.py().detach(|| BuiltLayer::all(stack.layers(), stack.is_exact())))
+        Ok(briefly(self_.py(), || BuiltLayer::all(stack.layers(), stack.is_exact())))
     }
 }

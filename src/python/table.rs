@@ -3,8 +3,10 @@
 use super::arrow::{self, ArrowPart};
 use super::capsule;
 use super::keys::NotAKey;
+use crate::error::Error;
 use crate::hash::{Hash128, Hasher};
 use crate::key::with_wide;
+use crate::memory;
 use crate::model::{BLOCK, Rows};
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
@@ -63,6 +65,13 @@ pub struct NoValue {
     column: usize,
     row: usize,
     what: NotAKey,
+}
+
+/// For lack of memory.
+impl From<Error> for NoValue {
+    fn from(error: Error) -> NoValue {
+        NoValue { column: 0, row: 0, what: NotAKey::Raised(error.into()) }
+    }
 }
 
 impl Table {
@@ -192,7 +201,7 @@ impl Table {
         if column >= self.width() {
             return Err(PyIndexError::new_err(format!("there is no column {column}")));
         }
-        let mut all = vec![T::default(); self.len];
+        let mut all = memory::filled(self.len, T::default())?;
         self.for_each_part(&[column], 0..self.len, |rows, first, range| {
             for (i, out) in all[range].chunks_mut(BLOCK).enumerate() {
                 read(&rows, first + i * BLOCK, out)?;

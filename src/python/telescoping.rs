@@ -6,8 +6,9 @@ use super::error::catch_damage;
 use super::filter::structure;
 use super::handle::Handle;
 use super::kinds::kind_class;
+use super::release::{read, released};
 use crate::kernel::Kernel as _;
-use crate::telescoping::{Layout, Mode, Shared as Kernel};
+use crate::telescoping::{Layout, Mode, Shared as Kernel, Telescoping};
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -59,7 +60,7 @@ impl AdaptiveQuotient {
     /// How selectors are stored: "growing", "block" or "plain".
     #[getter]
     fn selectors(self_: &Bound<'_, Self>) -> PyResult<&'static str> {
-        let layout = structure::<Kernel>(self_)?.1.with(|filter| filter.store().layout());
+        let layout = read_with(self_, |filter| filter.store().layout())?;
         let name = LAYOUTS.iter().find(|(_, each)| *each == layout);
         Ok(name.map_or("", |(name, _)| name))
     }
@@ -67,25 +68,25 @@ impl AdaptiveQuotient {
     /// The number of quotients (Q): the stored hashes of each are one range.
     #[getter]
     fn quotients(self_: &Bound<'_, Self>) -> PyResult<u64> {
-        Ok(structure::<Kernel>(self_)?.1.with(|filter| filter.table().quotients()))
+        read_with(self_, |filter| filter.table().quotients())
     }
 
     /// The length of a remainder in bits (r).
     #[getter]
     fn remainder_bits(self_: &Bound<'_, Self>) -> PyResult<u32> {
-        Ok(structure::<Kernel>(self_)?.1.with(|filter| filter.table().remainder_bits()))
+        read_with(self_, |filter| filter.table().remainder_bits())
     }
 
     /// The number of slots.
     #[getter]
     fn _slots(self_: &Bound<'_, Self>) -> PyResult<u64> {
-        Ok(structure::<Kernel>(self_)?.1.with(|filter| filter.table().slots()))
+        read_with(self_, |filter| filter.table().slots())
     }
 
     /// The number of selectors lost because the code of their block was full.
     #[getter]
     fn forgotten(self_: &Bound<'_, Self>) -> PyResult<u64> {
-        Ok(structure::<Kernel>(self_)?.1.with(|filter| filter.forgotten()))
+        read_with(self_, |filter| filter.forgotten())
     }
 
     /// The number of adaptations skipped because more than 64 elements share the key's quotient,
@@ -99,7 +100,7 @@ impl AdaptiveQuotient {
     #[getter]
     fn steps<'py>(self_: &Bound<'py, Self>) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let (py, (_, shared)) = (self_.py(), structure::<Kernel>(self_)?);
-        let counts = py.detach(|| catch_damage(|| shared.with(|filter| filter.histogram())))?;
+        let counts = released(py, || catch_damage(|| shared.with(|filter| filter.histogram())))??;
         Ok(PyArray1::from_vec(py, counts))
     }
 
@@ -107,8 +108,16 @@ impl AdaptiveQuotient {
     fn _merged(self_: &Bound<'_, Self>, other: &Bound<'_, Self>) -> PyResult<Handle> {
         let ((a, x), (b, y)) = (structure::<Kernel>(self_)?, structure::<Kernel>(other)?);
         a.handle.check_hash(&b.handle)?;
-        let merged = self_.py().detach(|| catch_damage(|| x.merge(y)))??;
+        let merged = released(self_.py(), || catch_damage(|| x.merge(y)))???;
         let capacity = merged.capacity().unwrap_or(a.handle.capacity);
         Ok(Handle { capacity, ..a.handle.with(merged) })
     }
+}
+
+fn read_with<R: Send>(
+    filter: &Bound<'_, AdaptiveQuotient>,
+    visit: impl Fn(&Telescoping) -> R + Send + Sync,
+) -> PyResult<R> {
+    let (_, kernel) = structure::<Kernel>(filter)?;
+    Ok(read(filter.py(), || kernel.with(&visit)))
 }

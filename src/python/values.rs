@@ -120,8 +120,8 @@ fn with_decimal<T>(
         return Err(too_long());
     }
     let Ok(scale) = i8::try_from(scale) else {
-        let most = i8::MAX;
-        return Err(NotAKey::Range(format!("a Decimal of over {most} decimal places")));
+        let max = i8::MAX;
+        return Err(NotAKey::Range(format!("a Decimal of over {max} decimal places")));
     };
     let value = digits[first..=last].iter().fold(0, |sum, &digit| 10 * sum + i128::from(digit));
     let value = if sign == 0 { value } else { -value };

@@ -4,8 +4,12 @@ use super::batch;
 use super::filter::{Inserting, structure};
 use super::keys::shown;
 use super::kinds::kind_class;
+use super::release::released;
 use super::stable::answered;
 use crate::hash::Hash128;
+use crate::interrupt;
+use crate::kernel::PIECE;
+use crate::memory;
 use crate::windowed::{Shape, Windowed as Kernel};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -89,11 +93,11 @@ impl Windowed {
         let (filter, windowed) = structure::<Kernel>(self_)?;
         let hashes = batch::hashes(self_.py(), &filter.handle.hasher, keys)?;
         let times = Times::new(windowed, at, hashes.len())?;
-        self_.py().detach(|| {
+        released(self_.py(), || {
             times.runs(&hashes, |first, end, generation| {
                 windowed.pass(&hashes[first..end], generation, None);
             });
-        });
+        })?;
         filter.warn_if_overfull(self_.py())
     }
 
@@ -122,12 +126,11 @@ impl Windowed {
         let hashes = batch::hashes(self_.py(), &filter.handle.hasher, keys)?;
         let times = Times::new(windowed, at, hashes.len())?;
         let answers = answered(self_.py(), hashes.len(), |out| {
-            self_.py().detach(|| {
+            released(self_.py(), || {
                 times.runs(&hashes, |first, end, generation| {
                     windowed.pass(&hashes[first..end], generation, Some(&mut out[first..end]));
                 });
-            });
-            Ok(())
+            })
         })?;
         filter.warn_if_overfull(self_.py())?;
         Ok(answers)
@@ -218,11 +221,17 @@ impl Times {
             let found = shape.generation_at(seconds);
             found.ok_or_else(|| wrong_time(&format!("at[{i}]"), seconds))
         };
-        Ok(Times::Each(seconds.iter().enumerate().map(generation).collect::<PyResult<_>>()?))
+        Ok(Times::Each(memory::collected_ok(seconds.iter().enumerate().map(generation))?))
     }
 
-    /// Calls `run(first, end, generation)` for each sequence of keys of one generation.
+    /// Calls `run(first, end, generation)` for each sequence of keys of one generation, in pieces.
     fn runs(&self, hashes: &[Hash128], mut run: impl FnMut(usize, usize, u64)) {
+        let mut run = |first: usize, end: usize, generation| {
+            for from in (first..end).step_by(PIECE) {
+                interrupt::check();
+                run(from, end.min(from + PIECE), generation);
+            }
+        };
         match self {
             Times::Together(generation) => run(0, hashes.len(), *generation),
             Times::Each(generations) => {

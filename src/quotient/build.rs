@@ -4,6 +4,7 @@ use super::Quotient;
 use super::counts::{encoded_len, encoded_slot};
 use super::table::{LONG, SLOTS, Table};
 use crate::error::{Error, Result};
+use crate::interrupt;
 use std::cmp::Ordering;
 
 /// A fingerprint as (quotient, remainder, count).
@@ -31,6 +32,9 @@ impl Quotient {
             return Quotient::new(quotients, remainder_bits);
         };
         for next in fingerprints {
+            if next.0 & 4095 < last.0 & 4095 {
+                interrupt::check();
+            }
             match (last.0, last.1).cmp(&(next.0, next.1)) {
                 Ordering::Less => {
                     push(&mut builder, last)?;

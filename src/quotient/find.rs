@@ -32,7 +32,7 @@ impl Table {
         }
     }
 
-    /// The runend of rank `rank` (from 0) among those from slot `from` on.
+    /// The runend of rank `rank` (from 0) among the runends from slot `from` on.
     #[inline(always)]
     pub(super) fn select<P: Processor>(&self, p: P, from: u64, mut rank: u64) -> u64 {
         let mut block = from / SLOTS;

@@ -96,12 +96,7 @@ impl Growing {
         capacity: u64,
     ) -> Result<Growing> {
         let empty = Quotient::new(quotients, remainder_bits)?;
-        let sorted = hashes.partitions().flat_map(|partition| {
-            let mut partition = partition.to_vec();
-            partition.sort_unstable();
-            partition
-        });
-        let fingerprints = sorted.map(|hash| {
+        let fingerprints = hashes.sorted()?.map(|hash| {
             let (quotient, remainder) = empty.address(hash);
             (quotient, remainder, 1)
         });
@@ -242,16 +237,24 @@ impl Kernel for Growing {
         Ok(Arc::new(Growing::over(copy, *capacity)))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
-        let Inner { quotient, capacity, .. } = &*self.read();
+    fn content(&self) -> Result<Content<'_>> {
+        // SAFETY: the sections are dropped with the lock.
+        let (inner, lock) = unsafe { self.read().split() };
+        let Inner { quotient, capacity, .. } = inner;
         let parameters = vec![
             quotient.quotients(),
             u64::from(quotient.remainder_bits()),
             quotient.distinct(),
             *capacity,
         ];
-        let sections = vec![Section { kind: SECTION_BITS, piece: 0, bytes: quotient.as_bytes() }];
-        visit(Content { parameters, count: quotient.len(), capacity: Some(*capacity), sections });
+        let section = Section { kind: SECTION_BITS, piece: 0, bytes: quotient.as_bytes() };
+        Ok(Content {
+            parameters,
+            count: quotient.len(),
+            capacity: Some(*capacity),
+            sections: vec![section.stored()],
+            lock: Some(lock),
+        })
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

@@ -78,7 +78,7 @@ fn check(filter: &Quotient, model: &Model, random: &mut Random) {
     }
 
     let twin = built(quotients, bits, model);
-    assert!(filter.as_bytes() == twin.as_bytes(), "bytes differ from those of the bulk build");
+    assert!(filter.as_bytes() == twin.as_bytes(), "bytes differ from the bulk build");
     assert_eq!(filter.used_slots(), twin.used_slots());
     let again = reopened(filter).unwrap();
     assert!(again.as_bytes() == filter.as_bytes());

@@ -23,6 +23,7 @@ use super::system::{Added, Row, System, Wide};
 use crate::bits::{Buffer, reduce};
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
+use crate::memory::{self, TryGrow};
 use crate::processor::on_best;
 
 /// An equation: the sum that a key's slots must have.
@@ -30,7 +31,7 @@ use crate::processor::on_best;
 pub struct Equation {
     /// The hash that places it.
     pub hash: Hash128,
-    /// The wanted value.
+    /// The value to store.
     pub value: u32,
 }
 
@@ -53,7 +54,7 @@ pub fn solve(
     let Shape { levels, .. } = Shape::new(layout, sizes)?;
     let (mut systems, mut rest) = (Vec::new(), Vec::new());
     match levels.split_first() {
-        None => rest.extend(equations),
+        None => rest.try_append(equations)?,
         Some((first, others)) => {
             let mut bumped = bump(first.slots, equations)?;
             for (index, level) in others.iter().enumerate() {
@@ -67,7 +68,7 @@ pub fn solve(
             systems.push(bumped);
         }
     }
-    let mut extra: Vec<Equation> = rest.clone();
+    let mut extra = memory::copied(&rest)?;
     rest.iter_mut().for_each(|equation| equation.value &= mask(sizes.columns));
     let (last, attempt) = solvable(&rest, last_level)?;
     let sizes = Sizes { last: last.slots(), attempt, ..sizes };
@@ -89,20 +90,20 @@ pub fn solve(
 fn bump(slots: u64, equations: impl Iterator<Item = Equation>) -> Result<Bumped> {
     let starts = slots - 64;
     let buckets = starts.div_ceil(BUCKET);
-    let codes = vec![0; buckets.div_ceil(32) as usize];
+    let codes = memory::filled(buckets.div_ceil(32) as usize, 0)?;
     let mut level = Bumped { system: System::new(slots)?, codes, rest: Vec::new() };
     let (mut bucket, mut waiting) = (0, Vec::new());
     let mut taken = Vec::new();
     for equation in equations {
         let own = reduce(equation.hash.hi, starts) / BUCKET;
         if own != bucket {
-            level.take(starts, bucket, &waiting, &mut taken);
+            level.take(starts, bucket, &waiting, &mut taken)?;
             waiting.clear();
             bucket = own;
         }
-        waiting.push(equation);
+        waiting.try_push(equation)?;
     }
-    level.take(starts, bucket, &waiting, &mut taken);
+    level.take(starts, bucket, &waiting, &mut taken)?;
     Ok(level)
 }
 
@@ -115,9 +116,10 @@ impl Bumped {
         bucket: u64,
         equations: &[Equation],
         taken: &mut Vec<(u64, usize)>,
-    ) {
+    ) -> Result<()> {
         let start = |equation: &Equation| reduce(equation.hash.hi, starts);
         taken.clear();
+        taken.reserve_more(equations.len())?;
         for equation in equations.iter().rev() {
             let start = start(equation);
             match self.system.add(start, row(equation.hash), equation.value) {
@@ -137,7 +139,7 @@ impl Bumped {
             self.system.take_back(*slot);
         }
         let below = equations.partition_point(|equation| start(equation) < threshold);
-        self.rest.extend_from_slice(&equations[..below]);
+        self.rest.try_extend(&equations[..below])
     }
 }
 
@@ -164,9 +166,9 @@ fn solvable(
         let (width, mut system) = (slots.min(Wide::WIDTH), System::new(slots)?);
         let starts = slots - width + 1;
         sorted.clear();
-        sorted.extend(
+        sorted.try_append(
             equations.iter().map(|equation| (hashed(equation.hash, attempt), equation.value)),
-        );
+        )?;
         sorted.sort_unstable();
         let added = sorted.iter().all(|&(hash, value)| {
             let start = reduce(hash.hi, starts);

@@ -117,10 +117,10 @@ impl Kernel for Function {
         Ok(Arc::new(Function { solution: self.solution.copy()?, count: self.count }))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
+    fn content(&self) -> Result<Content<'_>> {
         let own = u64::from(self.bits());
         let parameters = std::iter::once(own).chain(self.solution.sizes()).collect();
-        let sections = vec![self.solution.section()];
-        visit(Content { parameters, count: self.count, capacity: None, sections });
+        let sections = vec![self.solution.section().stored()];
+        Ok(Content { parameters, count: self.count, capacity: None, sections, lock: None })
     }
 }

@@ -88,11 +88,8 @@ impl Ribbon {
     /// with one more and the levels that bump.
     pub fn build(layout: Layout, sizes: Sizes<'_>, hashes: &Distinct) -> Result<Ribbon> {
         let mask = mask(sizes.columns + u32::from(sizes.share > 0));
-        let equations = hashes.partitions().flat_map(|partition| {
-            let mut sorted = partition.to_vec();
-            sorted.sort_unstable();
-            sorted.into_iter().map(|hash| Equation { hash, value: fingerprint(hash) & mask })
-        });
+        let equation = |hash| Equation { hash, value: fingerprint(hash) & mask };
+        let equations = hashes.sorted()?.map(equation);
         let solution = build::solve(layout, sizes, equations)?;
         Ok(Ribbon { solution, count: hashes.len() as u64 })
     }
@@ -152,7 +149,7 @@ impl Kernel for Ribbon {
                 if let Some(&later) = hashes.get(i + AHEAD) {
                     solution.fetch(later);
                 }
-                *out = solution.may_be(hash, fingerprint(hash));
+                *out = solution.may_have(hash, fingerprint(hash));
             }
         });
     }
@@ -170,7 +167,7 @@ impl Kernel for Ribbon {
     }
 
     fn contains_one(&self, hash: Hash128) -> bool {
-        on_best!(_processor => self.solution.may_be(hash, fingerprint(hash)))
+        on_best!(_processor => self.solution.may_have(hash, fingerprint(hash)))
     }
 
     fn count(&self) -> u64 {
@@ -190,7 +187,7 @@ impl Kernel for Ribbon {
         Ok(Arc::new(Ribbon { solution: self.solution.copy()?, count: self.count }))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
+    fn content(&self) -> Result<Content<'_>> {
         let shape = &self.solution.shape;
         let form = shape.layout as u64 | if shape.share > 0 { EXTRA } else { 0 };
         let mut parameters = vec![form, u64::from(shape.columns), shape.kept];
@@ -198,7 +195,7 @@ impl Kernel for Ribbon {
             parameters.extend([shape.share.into(), shape.extra.attempt, shape.extra.slots]);
         }
         parameters.extend(self.solution.sizes());
-        let sections = vec![self.solution.section()];
-        visit(Content { parameters, count: self.count, capacity: None, sections });
+        let sections = vec![self.solution.section().stored()];
+        Ok(Content { parameters, count: self.count, capacity: None, sections, lock: None })
     }
 }

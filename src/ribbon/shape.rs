@@ -247,7 +247,7 @@ impl Shape {
     }
 
     /// The bit of the solution, as a string, where `column` of the last level begins; `column` is
-    /// one of those that all slots have.
+    /// one of the columns that all slots have.
     #[inline(always)]
     pub fn last_bit(&self, column: u32) -> u64 {
         let column = u64::from(column);

@@ -8,7 +8,7 @@
 use super::mask;
 use super::shape::{BUCKET, Last, Layout, Level, Shape, Sizes, THRESHOLDS};
 use super::system::{Row, Wide};
-use crate::bits::{Buffer, LINE, prefetch, reduce, share};
+use crate::bits::{Buffer, LINE, part_start, prefetch, reduce};
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, Section};
 use crate::hash::{Hash128, mix13};
@@ -43,6 +43,7 @@ pub fn extra_level(hash: Hash128, attempt: u64) -> Hash128 {
     crossed(hash.remix(DOMAIN_EXTRA.wrapping_add(attempt)))
 }
 
+/// Mixes both halves of a hash into each other, for the start and row in the next level.
 #[inline(always)]
 fn crossed(Hash128 { hi, lo }: Hash128) -> Hash128 {
     Hash128 { hi: mix13(hi.wrapping_add(lo)), lo: hi ^ lo.rotate_left(32) }
@@ -97,7 +98,7 @@ impl Solution {
         };
         let shape = Shape::new(layout, Sizes { levels, last, attempt, ..sizes })
             .and_then(|shape| kept.map_or(Ok(shape.clone()), |kept| shape.cut(kept)))
-            .map_err(|error| damaged(&error.to_string()))?;
+            .map_err(|error| error.in_frame(damaged))?;
         if section.piece != piece(layout) {
             return Err(damaged("its pieces do not match its layout"));
         }
@@ -207,7 +208,8 @@ impl Solution {
     /// Reads the words that most hashes of one of `parts` equal parts need into the cache.
     pub fn preload(&self, part: usize, parts: usize) {
         let Some(level) = self.shape.levels.first() else { return };
-        let (first, end) = (share(level.starts, part, parts), share(level.starts, part + 1, parts));
+        let (first, end) =
+            (part_start(level.starts, part, parts), part_start(level.starts, part + 1, parts));
         match self.shape.layout {
             Layout::Interleaved => {
                 let (first, _) = self.block_words(level, first);
@@ -254,7 +256,7 @@ impl Solution {
     /// Whether the value of a hash may be the low bits of `value`. No key reaches a last level
     /// without slots.
     #[inline(always)]
-    pub fn may_be(&self, hash: Hash128, value: u32) -> bool {
+    pub fn may_have(&self, hash: Hash128, value: u32) -> bool {
         match (self.place(hash), self.shape.layout) {
             (Place::Level(level, hash), Layout::Interleaved) => {
                 self.blocks(level, hash).agree(value)
@@ -279,7 +281,7 @@ impl Solution {
                     contradicts(bit, columns) & u32::from(start >= narrow) == 0
                 }
             }
-            (Place::Last(hash), _) => self.last_may_be(hash, value),
+            (Place::Last(hash), _) => self.last_may_have(hash, value),
         }
     }
 
@@ -291,7 +293,7 @@ impl Solution {
         self.shape.whole_bits() + level.wide_offset + inside
     }
 
-    fn last_may_be(&self, hash: Hash128, value: u32) -> bool {
+    fn last_may_have(&self, hash: Hash128, value: u32) -> bool {
         let Shape { columns, last, extra, kept, .. } = self.shape;
         if last.slots == 0 {
             return false;

@@ -7,6 +7,8 @@
 //! that vanishes depends on earlier ones.
 
 use crate::error::{Error, Result};
+use crate::interrupt;
+use crate::memory;
 
 /// The coefficients of an equation, from its start on: bit i belongs to slot start + i.
 pub trait Row: Copy {
@@ -195,6 +197,9 @@ impl<R: Row> System<R> {
                 *solved = solved.before(bit);
             }
             if slot % 64 == 0 {
+                if slot % 4096 == 0 {
+                    interrupt::check();
+                }
                 for (column, solved) in solved.iter().enumerate() {
                     emit(slot / 64, column, solved.word());
                 }
@@ -206,8 +211,5 @@ impl<R: Row> System<R> {
 fn filled<T: Clone>(count: u64, value: T) -> Result<Vec<T>> {
     let refused = || Error::Memory(format!("cannot allocate {count} equations to build a ribbon"));
     let count = usize::try_from(count).map_err(|_| refused())?;
-    let mut items = Vec::new();
-    items.try_reserve_exact(count).map_err(|_| refused())?;
-    items.resize(count, value);
-    Ok(items)
+    memory::filled(count, value).map_err(|_| refused())
 }

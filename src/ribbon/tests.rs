@@ -116,7 +116,7 @@ fn an_extra_column_holds_for_every_key() {
                         ..*equation
                     });
                     let solution = solve(layout, sizes, equations).unwrap();
-                    let held = |e: &Equation| solution.may_be(e.hash, e.value);
+                    let held = |e: &Equation| solution.may_have(e.hash, e.value);
                     assert!(all.iter().all(held), "{n} {layout:?} {share} {columns}");
                 }
             }

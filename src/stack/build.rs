@@ -108,7 +108,7 @@ impl Stack {
         let (psi, exhausted) = (f64::from_bits(*psi), *exhausted == 1);
         let knowledge = Knowledge { psi, overlap: *overlap, exhausted, built };
         let stack = Stack::with(layers, knowledge, f64::from_bits(*kept))
-            .map_err(|error| damaged(&error.to_string()))?;
+            .map_err(|error| error.in_frame(damaged))?;
         if stack.count() != head.count {
             return Err(damaged("its number of keys does not match its first layer"));
         }

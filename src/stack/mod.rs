@@ -37,10 +37,10 @@ mod build;
 mod rates;
 
 use crate::error::{Error, Result};
-use crate::format::{SECTION_FRAME, Section};
 use crate::hash::Hash128;
 use crate::kernel::{self, Content, Kernel, Kind};
 use crate::lock::{RwLock, WriteGuard};
+use crate::memory;
 use crate::ribbon::Function;
 use std::any::Any;
 use std::sync::Arc;
@@ -142,26 +142,31 @@ impl Stack {
     }
 
     /// The hashes that each layer of keys receives when these are inserted, as it sees them.
-    fn routes(&self, hashes: &[Hash128]) -> Vec<Vec<Hash128>> {
-        let mut raw = hashes.to_vec();
-        let mut routes = vec![hashes.to_vec()];
+    fn routes(&self, hashes: &[Hash128]) -> Result<Vec<Vec<Hash128>>> {
+        let mut raw = memory::copied(hashes)?;
+        let mut routes = vec![memory::copied(hashes)?];
         for (index, negatives) in self.layers.iter().enumerate().skip(1).step_by(2) {
-            raw = self.accepted_by(negatives, index, &raw);
-            routes.push(raw.iter().map(|&hash| self.at_layer(hash, index + 1)).collect());
+            raw = self.accepted_by(negatives, index, &raw)?;
+            let seen = raw.iter().map(|&hash| self.at_layer(hash, index + 1));
+            routes.push(memory::collected(seen)?);
         }
-        routes
+        Ok(routes)
     }
 
     /// The keys that reach a layer behind the last: every layer of negatives accepts them.
-    pub fn keys_behind(&self, keys: &[Hash128]) -> Vec<Hash128> {
-        let negatives = self.layers.iter().enumerate().skip(1).step_by(2);
-        negatives.fold(keys.to_vec(), |keys, (index, layer)| self.accepted_by(layer, index, &keys))
+    pub fn keys_behind(&self, keys: &[Hash128]) -> Result<Vec<Hash128>> {
+        let mut negatives = self.layers.iter().enumerate().skip(1).step_by(2);
+        negatives.try_fold(memory::copied(keys)?, |keys, (index, layer)| {
+            self.accepted_by(layer, index, &keys)
+        })
     }
 
     /// The absent keys that reach a layer behind the last: every layer accepts them.
-    pub fn others_behind(&self, hashes: &[Hash128]) -> Vec<Hash128> {
-        let layers = self.layers.iter().enumerate();
-        layers.fold(hashes.to_vec(), |left, (index, layer)| self.accepted_by(layer, index, &left))
+    pub fn others_behind(&self, hashes: &[Hash128]) -> Result<Vec<Hash128>> {
+        let mut layers = self.layers.iter().enumerate();
+        layers.try_fold(memory::copied(hashes)?, |left, (index, layer)| {
+            self.accepted_by(layer, index, &left)
+        })
     }
 
     /// The hashes that a layer at this index, present or future, accepts.
@@ -170,7 +175,7 @@ impl Stack {
         layer: &Arc<dyn Kernel>,
         index: usize,
         hashes: &[Hash128],
-    ) -> Vec<Hash128> {
+    ) -> Result<Vec<Hash128>> {
         accepted(&**layer, self.domain(index), hashes)
     }
 
@@ -204,7 +209,7 @@ impl Stack {
                 "keys cannot be removed from this stack, because a layer of keys does not support it".into(),
             ));
         }
-        let routes = self.routes(&[hash]);
+        let routes = self.routes(&[hash])?;
         let layers = self.layers.iter().step_by(2).zip(routes.iter().flatten());
         if layers.clone().any(|(layer, &seen)| !layer.contains_one(seen)) {
             return Err(Error::Absent("the key is not in the filter".into()));
@@ -224,11 +229,12 @@ impl Stack {
 }
 
 /// The hashes that a layer of this index accepts.
-pub fn accepted(layer: &dyn Kernel, index: usize, hashes: &[Hash128]) -> Vec<Hash128> {
-    let seen: Vec<Hash128> = hashes.iter().map(|&hash| at_layer(hash, index)).collect();
-    let mut answers = vec![false; hashes.len()];
+pub fn accepted(layer: &dyn Kernel, index: usize, hashes: &[Hash128]) -> Result<Vec<Hash128>> {
+    let seen = memory::collected(hashes.iter().map(|&hash| at_layer(hash, index)))?;
+    let mut answers = memory::filled(hashes.len(), false)?;
     layer.contains(&seen, &mut answers);
-    hashes.iter().zip(answers).filter(|(_, answer)| *answer).map(|(&hash, _)| hash).collect()
+    let each = hashes.iter().zip(answers).filter(|(_, answer)| *answer);
+    memory::collected(each.map(|(&hash, _)| hash))
 }
 
 /// The kernel as a function, if it is one.
@@ -358,17 +364,19 @@ impl Kernel for Stack {
         Ok(Arc::new(self.duplicate()?))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
-        let written = self.writer.read();
-        let frames: Vec<Vec<u8>> = self.layers.iter().map(|l| kernel::nested(&**l)).collect();
-        let section = |frame| Section { kind: SECTION_FRAME, piece: 0, bytes: frame };
-        let sections = frames.iter().map(|frame| section(&frame[..])).collect();
+    fn content(&self) -> Result<Content<'_>> {
+        // SAFETY: the sections are dropped with the lock.
+        let (written, lock) = unsafe { self.writer.read().split() };
+        // Before the layers are locked.
+        let (count, capacity) = (self.count(), self.capacity());
+        let layers = self.layers.iter().map(|layer| kernel::nested(&**layer));
+        let sections = memory::collected_ok(layers)?;
         let Knowledge { psi, overlap, exhausted, built } = &self.knowledge;
         let layers = self.layers.len() as u64;
         let kept = written.kept.to_bits();
         let own = [layers, psi.to_bits(), *overlap, u64::from(*exhausted), kept];
         let parameters = own.into_iter().chain(built.iter().map(|rate| rate.to_bits())).collect();
-        visit(Content { parameters, count: self.count(), capacity: self.capacity(), sections });
+        Ok(Content { parameters, count, capacity, sections, lock: Some(lock) })
     }
 
     /// Inserts into each layer of keys down to the first layer of negatives that rejects.
@@ -381,7 +389,7 @@ impl Kernel for Stack {
             ));
         }
         let _alone = self.written();
-        let routes = self.routes(hashes);
+        let routes = self.routes(hashes)?;
         let layers: Vec<_> = self.layers.iter().step_by(2).zip(&routes).collect();
         // A layer that cannot undo exactly is tried on a copy. Only some keys reach the second
         // layer of keys, which is accordingly small.

@@ -7,6 +7,7 @@ use super::{Layout, Mode, Step, Stop, Store, Stream, Telescoping};
 use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
+use crate::memory::TryGrow;
 use crate::quotient::{Builder, SLOTS, Table};
 
 /// A slot to be written.
@@ -75,7 +76,7 @@ impl Assembly {
             for slot in 0..SELECTORS {
                 if let Some(fresh) = self.fresh[slot].filter(|_| self.selectors[slot] != 0) {
                     self.selectors[slot] = 0;
-                    self.forgotten.push((self.block * SLOTS + slot as u64, fresh));
+                    self.forgotten.try_push((self.block * SLOTS + slot as u64, fresh))?;
                 }
             }
             code = self.store.coded(&self.selectors);
@@ -116,19 +117,15 @@ impl Telescoping {
     ) -> Step<Telescoping> {
         let mut assembly = Assembly::new(quotients, bits, layout, mode)?;
         let table = Table::new(quotients, bits)?;
-        for partition in hashes.partitions() {
-            let mut sorted = partition.to_vec();
-            sorted.sort_unstable();
-            for hash in sorted {
-                let (quotient, remainder) = table.address(hash);
-                assembly.push(Entry { quotient, remainder, selector: 0, fresh: None })?;
-            }
+        for hash in hashes.sorted()? {
+            let (quotient, remainder) = table.address(hash);
+            assembly.push(Entry { quotient, remainder, selector: 0, fresh: None })?;
         }
         assembly.finish(0)
     }
 
     /// The same keys in twice the quotients, with remainders of the same length. `stored` are the
-    /// stored hashes in any order, of which those with a slot are taken. Slots without an owner are
+    /// stored hashes in any order, of which the ones with a slot are taken. Slots without an owner are
     /// dropped.
     ///
     /// A hash that fits no slot belongs to an insertion in progress, which will add its slot. A

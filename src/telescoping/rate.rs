@@ -46,7 +46,7 @@ impl Telescoping {
         sum as f64 / UNIT / self.table.quotients() as f64
     }
 
-    /// The share of a quotient's run, if the sum is known and must be maintained.
+    /// The share of a quotient's run before a change, if the sum is known and must be updated.
     #[inline]
     pub(super) fn share_before(&self, quotient: u64) -> Option<u128> {
         self.shares.known.load(Relaxed).then(|| self.share_of(quotient))

@@ -8,7 +8,10 @@ use super::shared::{Shared, full, without_remote};
 use super::{Stop, Telescoping};
 use crate::error::{Error, Result, was_present};
 use crate::hash::Hash128;
+use crate::interrupt;
 use crate::kernel::Kernel;
+use crate::kernel::PIECE;
+use crate::memory::{self, TryGrow};
 use crate::quotient::capacity;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,7 +23,7 @@ const TRIES: usize = 16;
 /// How many ranges are read in one request.
 const AT_ONCE: usize = 256;
 
-/// The stored hashes, including those of insertions in progress.
+/// The stored hashes, including insertions in progress.
 pub trait Remote {
     /// The hashes whose first word is in a range, both ends included, with repetitions.
     fn run(&mut self, low: u64, high: u64) -> Result<Vec<Hash128>>;
@@ -54,20 +57,21 @@ impl Shared {
         remote: &mut dyn Remote,
     ) -> Result<()> {
         moved.fill(false);
-        let mut fitting = vec![false; hashes.len()];
+        let mut fitting = memory::filled(hashes.len(), false)?;
         self.contains(hashes, &mut fitting);
-        let mut indices: Vec<usize> = (0..hashes.len()).filter(|&index| fitting[index]).collect();
+        let mut indices = memory::collected((0..hashes.len()).filter(|&index| fitting[index]))?;
         let quotient = |filter: &Telescoping, index: usize| filter.table().split(hashes[index]).0;
-        self.with(|filter| indices.sort_by_key(|&index| (quotient(filter, index), index)));
+        self.with(|filter| indices.sort_unstable_by_key(|&index| (quotient(filter, index), index)));
         let mut groups: Vec<&[usize]> = self.with(|filter| {
-            indices.chunk_by(|&a, &b| quotient(filter, a) == quotient(filter, b)).collect()
-        });
+            memory::collected(indices.chunk_by(|&a, &b| quotient(filter, a) == quotient(filter, b)))
+        })?;
         groups.retain(|own| {
             let skipped = self.with(|filter| filter.too_long(quotient(filter, own[0])));
             self.skipped.fetch_add(if skipped { own.len() as u64 } else { 0 }, Relaxed);
             !skipped
         });
         for groups in groups.chunks(AT_ONCE) {
+            interrupt::check();
             let first: Vec<Hash128> = groups.iter().map(|own| hashes[own[0]]).collect();
             let (version, runs) = self.read_runs(remote, &first)?;
             for (own, stored) in groups.iter().zip(runs) {
@@ -171,11 +175,14 @@ impl Shared {
             self.grow(remote)?;
         }
         loop {
+            interrupt::check();
             let mut inner = self.write()?;
-            let (inserted, step) = inner.filter.insert_batch(&hashes[done..]);
+            let piece = &hashes[done..][..PIECE.min(hashes.len() - done)];
+            let (inserted, step) = inner.filter.insert_batch(piece);
             done += inserted;
             let failed = match step {
-                Ok(()) => return Ok(()),
+                Ok(()) if done == hashes.len() => return Ok(()),
+                Ok(()) => None,
                 Err(Stop::Failed(error)) => Some(error),
                 Err(Stop::Full(block)) => {
                     drop(inner);
@@ -227,6 +234,7 @@ impl Shared {
         remote: &mut dyn Remote,
     ) -> Result<()> {
         for (hashes, removed) in hashes.chunks(AT_ONCE).zip(removed.chunks_mut(AT_ONCE)) {
+            interrupt::check();
             let (version, runs) = self.read_runs(remote, hashes)?;
             let mut inner = self.write()?;
             // The removals of this loop do not outdate the hashes read; changes by other threads
@@ -262,7 +270,7 @@ impl Shared {
         for &hash in hashes {
             match inner.filter.remove(hash) {
                 Ok(()) | Err(Stop::Failed(Error::Absent(_))) => {}
-                Err(Stop::Full(_) | Stop::Failed(Error::Parameter(_))) => unclear.push(hash),
+                Err(Stop::Full(_) | Stop::Failed(Error::Parameter(_))) => unclear.try_push(hash)?,
                 Err(Stop::Failed(error)) => return Err(error),
             }
         }
@@ -270,7 +278,7 @@ impl Shared {
         if unclear.is_empty() {
             return Ok(());
         }
-        let mut removed = vec![false; unclear.len()];
+        let mut removed = memory::filled(unclear.len(), false)?;
         self.remove_many_with(&unclear, &mut removed, remote)
     }
 

@@ -5,9 +5,10 @@ use super::{Layout, Mode, Step, Stop, Telescoping};
 use crate::bits::Buffer;
 use crate::distinct::Distinct;
 use crate::error::{Error, Result};
-use crate::format::{SECTION_BITS, SECTION_SELECTORS, Section};
+use crate::format::{SECTION_BITS, SECTION_SELECTORS, Section, Source, Stored};
 use crate::hash::Hash128;
-use crate::kernel::{Content, Kernel, Kind, by_high_half};
+use crate::interrupt;
+use crate::kernel::{Content, Kernel, Kind, PIECE, by_high_half};
 use crate::lock::{ReadGuard, RwLock, WriteGuard};
 use crate::quotient::capacity;
 use std::sync::Arc;
@@ -56,6 +57,27 @@ impl Inner {
         let table = self.filter.table();
         let max = capacity::max_slots(self.capacity, table.quotients());
         table.used_slots().saturating_add(more as u64) <= max
+    }
+
+    /// Before insertions of this many keys: refuses more than fit.
+    fn prepare(&mut self, more: usize) -> Result<()> {
+        if !self.can_hold(more) {
+            return Err(self.over_capacity(more));
+        }
+        if more as u64 > self.filter.table().used_slots() / 8 {
+            self.filter.shares.forget(); // one pass over all runs is faster than following each change
+        }
+        Ok(())
+    }
+
+    /// After insertions: undoes all of them if one failed.
+    fn finish(&mut self, done: &[Hash128], step: Step<()>) -> Result<()> {
+        if step.is_err() {
+            for hash in done {
+                without_remote(self.filter.undo_insert(*hash))?;
+            }
+        }
+        without_remote(step)
     }
 
     fn over_capacity(&self, more: usize) -> Error {
@@ -159,7 +181,7 @@ impl Shared {
         let Inner { filter, capacity } = &*self.read();
         let (table, store) = (filter.table(), filter.store());
         let blocks = blocks(table);
-        let selectors = store.to_bytes(blocks);
+        let selectors = store.to_bytes(blocks)?;
         let slots = Buffer::copied(table.as_bytes())?;
         let shape = (table.quotients(), table.remainder_bits());
         let mut copy = Telescoping::open(shape, store.layout(), store.mode(), slots, &selectors)?;
@@ -226,8 +248,10 @@ impl Kernel for Shared {
         Ok(Arc::new(self.duplicate()?))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
-        let Inner { filter, capacity } = &*self.read();
+    fn content(&self) -> Result<Content<'_>> {
+        // SAFETY: the sections are dropped with the lock.
+        let (inner, lock) = unsafe { self.read().split() };
+        let Inner { filter, capacity } = inner;
         let (table, store) = (filter.table(), filter.store());
         let layout = match store.layout() {
             Layout::Block => 0,
@@ -236,31 +260,41 @@ impl Kernel for Shared {
         };
         let bits = u64::from(table.remainder_bits());
         let parameters = vec![table.quotients(), bits, layout, *capacity, filter.forgotten()];
-        let selectors = store.to_bytes(blocks(table));
+        let selectors = Source::Made(store.to_bytes(blocks(table))?);
         let sections = vec![
-            Section { kind: SECTION_BITS, piece: 0, bytes: table.as_bytes() },
-            Section { kind: SECTION_SELECTORS, piece: 0, bytes: &selectors },
+            Section { kind: SECTION_BITS, piece: 0, bytes: table.as_bytes() }.stored(),
+            Stored { kind: SECTION_SELECTORS, piece: 0, content: selectors },
         ];
-        visit(Content {
+        Ok(Content {
             parameters,
             count: table.used_slots(),
             capacity: Some(*capacity),
             sections,
-        });
+            lock: Some(lock),
+        })
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {
-        let mut inner = self.write()?;
-        if !inner.can_hold(hashes.len()) {
-            return Err(inner.over_capacity(hashes.len()));
+        if hashes.len() <= PIECE {
+            let mut inner = self.write()?;
+            inner.prepare(hashes.len())?;
+            let (done, step) = inner.filter.insert_batch(hashes);
+            return inner.finish(&hashes[..done], step);
         }
-        let (done, step) = inner.filter.insert_batch(hashes);
-        if step.is_err() {
-            for hash in &hashes[..done] {
-                without_remote(inner.filter.undo_insert(*hash))?;
-            }
+        let (pieces, mut done) = (self.inner.in_pieces(), 0);
+        let mut first = pieces.write();
+        first.filter.leave_mapping()?;
+        first.prepare(hashes.len())?;
+        drop(first);
+        for piece in hashes.chunks(PIECE) {
+            let mut inner = pieces.write();
+            let (inserted, step) = inner.filter.insert_batch(piece);
+            done += inserted;
+            inner.finish(&hashes[..done], step)?;
+            drop(inner);
+            interrupt::check();
         }
-        without_remote(step)
+        Ok(())
     }
 
     fn inserts_at_once(&self) -> bool {

@@ -5,6 +5,7 @@ use super::groups;
 use super::stream::Mode;
 use crate::bits::{Buffer, prefetch};
 use crate::error::{Error, Result};
+use crate::memory::{self, TryGrow};
 use crate::processor::Processor;
 
 /// How selectors are stored.
@@ -263,17 +264,20 @@ impl Store {
 
     /// The selectors of the first blocks in the form of a frame: fixed codes unchanged; others in
     /// the shortest code: the length of each in two bytes, then the codes.
-    pub fn to_bytes(&self, blocks: usize) -> Vec<u8> {
+    pub fn to_bytes(&self, blocks: usize) -> Result<Vec<u8>> {
         match &self.memory {
-            Memory::Fixed { layout, bytes } => bytes.as_slice()[..blocks * width(*layout)].to_vec(),
+            Memory::Fixed { layout, bytes } => {
+                memory::copied(&bytes.as_slice()[..blocks * width(*layout)])
+            }
             Memory::Shared(_) => {
-                let (mut lengths, mut codes) = (Vec::with_capacity(2 * blocks), Vec::new());
+                let (mut lengths, mut codes) = (memory::with_capacity(2 * blocks)?, Vec::new());
                 for block in 0..blocks as u64 {
                     let code = Code::of(&self.selectors(block), self.extending());
                     lengths.extend_from_slice(&(code.bytes().len() as u16).to_le_bytes());
-                    codes.extend_from_slice(code.bytes());
+                    codes.try_extend(code.bytes())?;
                 }
-                [lengths, codes].concat()
+                lengths.try_extend(&codes)?;
+                Ok(lengths)
             }
         }
     }

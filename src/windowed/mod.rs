@@ -177,7 +177,7 @@ impl Windowed {
             return Err(damaged("it does not have seven parameters and two sections"));
         };
         let shape = Shape::new(hashes, ages, slice_bits, generation, f64::from_bits(step))
-            .map_err(|error| damaged(&error.to_string()))?;
+            .map_err(|error| error.in_frame(damaged))?;
         let as_written = [bits, counts].iter().all(|s| (s.kind, s.piece) == (SECTION_BITS, 0));
         if !as_written
             || bits.bytes.len() != shape.bytes()
@@ -273,14 +273,16 @@ impl Kernel for Windowed {
         Ok(Arc::new(Windowed::with(self.shape, bits, counts, newest, now)))
     }
 
-    fn with_content(&self, visit: &mut dyn FnMut(Content<'_>)) {
+    fn content(&self) -> Result<Content<'_>> {
         let Shape { hashes, ages, slice_bits, generation, step } = self.shape;
-        let _lock = self.writer.read();
+        // SAFETY: the sections are dropped with the lock.
+        let (_, lock) = unsafe { self.writer.read().split() };
         let (newest, now) = (self.newest.load(Ordering::Relaxed), self.now.load(Ordering::Relaxed));
         let parameters = vec![hashes, ages, slice_bits, generation, step.to_bits(), newest, now];
-        let section = |bytes| Section { kind: SECTION_BITS, piece: 0, bytes };
+        let section = |bytes| Section { kind: SECTION_BITS, piece: 0, bytes }.stored();
         let sections = vec![section(self.bits.as_slice()), section(self.counts.as_slice())];
-        visit(Content { parameters, count: self.count(), capacity: None, sections });
+        let (count, lock) = (self.count(), Some(lock));
+        Ok(Content { parameters, count, capacity: None, sections, lock })
     }
 
     fn insert(&self, hashes: &[Hash128]) -> Result<()> {

@@ -29,6 +29,7 @@ pub use search::{Accept, Match};
 use super::{Filter, Kind};
 use crate::bits::zeros;
 use crate::error::{Error, Result};
+use crate::memory::{self, TryGrow};
 
 /// Words of the sets that are searched together: 4,096 sets, 512 bytes of each row.
 const CHUNK: usize = 64;
@@ -38,8 +39,8 @@ const PAD: usize = 8;
 /// The bits per segment, if all segments of a filter have the same length.
 pub fn segment_length(filter: &Filter) -> Option<u64> {
     let (bits, hashes) = (filter.size, u64::from(filter.hashes));
-    let whole = filter.kind == Kind::Segmented && hashes > 0 && bits.is_multiple_of(hashes);
-    (whole && u32::try_from(bits).is_ok()).then(|| bits / hashes)
+    let even = filter.kind == Kind::Segmented && hashes > 0 && bits.is_multiple_of(hashes);
+    (even && u32::try_from(bits).is_ok()).then(|| bits / hashes)
 }
 
 /// Bits of the numbers below `end`.
@@ -54,9 +55,9 @@ struct Packed {
 }
 
 impl Packed {
-    fn new(numbers: impl ExactSizeIterator<Item = u32>, end: usize) -> Packed {
+    fn new(numbers: impl ExactSizeIterator<Item = u32>, end: usize) -> Result<Packed> {
         let bits = number_bits(end);
-        let mut bytes = vec![0; packed_bytes(numbers.len(), bits)];
+        let mut bytes = memory::filled(packed_bytes(numbers.len(), bits), 0)?;
         for (i, number) in numbers.enumerate() {
             let at = i * bits as usize;
             let place = &mut bytes[at / 8..at / 8 + 8];
@@ -65,7 +66,7 @@ impl Packed {
                 *byte |= more;
             }
         }
-        Packed { bytes, bits }
+        Ok(Packed { bytes, bits })
     }
 
     #[inline(always)]
@@ -111,14 +112,14 @@ struct Class {
     sets: usize,
     segments: Vec<Segment>,
     /// Segments of the longest filter.
-    most: usize,
+    max_segments: usize,
 }
 
 /// The sets to load, class after class.
 pub struct Layout<'a> {
     /// Sets per class.
     pub classes: &'a [u32],
-    /// The sets; within a class, those with more segments first.
+    /// The sets; within a class, sets with more segments first.
     pub ids: &'a [u32],
     /// Segments to load of each.
     pub segments: &'a [u8],
@@ -137,7 +138,7 @@ pub struct Sliced {
     chunks: Vec<(u32, u32, u32)>,
     rows: Vec<u8>,
     hashes: u64,
-    /// All sets, also those without keys.
+    /// All sets, including empty ones.
     sets: usize,
 }
 
@@ -157,10 +158,11 @@ pub fn prefixes<'a>(
     let classes = classes.filter_map(move |own| Some((ids.get(own.clone())?, segments.get(own)?)));
     let blocks = classes.flat_map(|(ids, segments)| ids.chunks(64).zip(segments.chunks(64)));
     blocks.flat_map(move |(ids, segments)| {
-        let most = u64::from(segments.iter().copied().max().unwrap_or(0));
+        let max_segments = u64::from(segments.iter().copied().max().unwrap_or(0));
         ids.iter().filter_map(move |&id| {
             let filter = filters.get(id as usize)?;
-            let bits = segment_length(filter)?.checked_mul(most.min(filter.hashes.into()))?;
+            let bits =
+                segment_length(filter)?.checked_mul(max_segments.min(filter.hashes.into()))?;
             Some((id, bits.div_ceil(8)))
         })
     })
@@ -184,12 +186,12 @@ impl Sliced {
         if !ids.iter().chain(order).all(known) {
             return Err(wrong("a set is unknown"));
         }
-        let mut rank_of = vec![0; filters.len()];
+        let mut rank_of = memory::filled(filters.len(), 0)?;
         order.iter().enumerate().for_each(|(rank, &id)| rank_of[id as usize] = rank as u32);
         let mut sliced = Sliced {
             classes: Vec::new(),
-            ranks: Packed::new(ids.iter().map(|&id| rank_of[id as usize]), order.len()),
-            order: Packed::new(order.iter().copied(), order.len()),
+            ranks: Packed::new(ids.iter().map(|&id| rank_of[id as usize]), order.len())?,
+            order: Packed::new(order.iter().copied(), order.len())?,
             chunks: Vec::new(),
             rows: Vec::new(),
             hashes: 0,
@@ -202,14 +204,14 @@ impl Sliced {
             let class = class.map_err(wrong)?;
             sliced.hashes = sliced.hashes.max(class.segments.len() as u64);
             first += class.sets;
-            sliced.classes.push(class);
+            sliced.classes.try_push(class)?;
         }
         let refused = |_| Error::Memory(format!("cannot allocate {bytes} bytes for rows"));
         sliced.rows = zeros(bytes.saturating_add(PAD)).map_err(refused)?;
         for index in 0..sliced.classes.len() {
             sliced.fill(index, ids, filters, &mut read)?;
         }
-        sliced.note_chunks();
+        sliced.collect_chunks()?;
         Ok(sliced)
     }
 
@@ -225,16 +227,16 @@ impl Sliced {
         let mut scratch: Vec<Vec<u8>> = vec![Vec::new(); 64];
         for start in (0..class.sets).step_by(64) {
             let own = &ids[class.first..][start..class.sets.min(start + 64)];
-            let most =
+            let loaded =
                 class.segments.iter().filter(|segment| segment.sets() > start).count() as u64;
             for (&id, bytes) in own.iter().zip(&mut scratch) {
-                let kept = most.min(filters[id as usize].hashes.into()) * class.length;
+                let kept = loaded.min(filters[id as usize].hashes.into()) * class.length;
                 bytes.clear();
-                bytes.resize(kept.div_ceil(8) as usize, 0);
+                bytes.try_resize(kept.div_ceil(8) as usize, 0)?;
                 read(id, bytes)?;
-                bytes.extend_from_slice(&[0; 8]);
+                bytes.try_extend(&[0; 8])?;
             }
-            for (j, segment) in (0..most).zip(&class.segments) {
+            for (j, segment) in (0..loaded).zip(&class.segments) {
                 for row in (0..class.length).step_by(64) {
                     let mut block = [0; 64];
                     for ((column, bytes), &id) in block.iter_mut().zip(&scratch).zip(own) {
@@ -257,15 +259,16 @@ impl Sliced {
         Ok(())
     }
 
-    fn note_chunks(&mut self) {
+    fn collect_chunks(&mut self) -> Result<()> {
         for (index, class) in (0..).zip(&self.classes) {
             for word in (0..class.sets.div_ceil(64)).step_by(CHUNK) {
                 let own = 64 * word..class.sets.min(64 * (word + CHUNK));
                 let best = own.map(|at| self.ranks.get(class.first + at)).min();
-                self.chunks.push((best.unwrap_or(0), index, word as u32));
+                self.chunks.try_push((best.unwrap_or(0), index, word as u32))?;
             }
         }
         self.chunks.sort_unstable();
+        Ok(())
     }
 
     /// Bits of all rows.
@@ -278,21 +281,21 @@ impl Sliced {
         self.classes.iter().map(|class| class.sets).sum()
     }
 
-    /// Whether there are none.
+    /// Whether no set has keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Memory apart from the rows, as if all segments were in memory: it does not depend on them.
-    pub fn overhead(&self) -> usize {
-        let classes: Vec<usize> = self.classes.iter().map(|class| class.sets).collect();
-        let segments = self.classes.iter().map(|class| class.most).sum();
-        Sliced::least_bytes(&classes, self.sets, segments)
+    pub fn overhead(&self) -> Result<usize> {
+        let classes = memory::collected(self.classes.iter().map(|class| class.sets))?;
+        let segments = self.classes.iter().map(|class| class.max_segments).sum();
+        Ok(Sliced::max_overhead(&classes, self.sets, segments))
     }
 
-    /// The same for `sets` sets, of which `classes` counts the ones with keys by class, and this many
-    /// segments of all classes.
-    pub fn least_bytes(classes: &[usize], sets: usize, segments: usize) -> usize {
+    /// [`Sliced::overhead`] of `sets` sets, where `classes` counts the sets with keys by class, and
+    /// there are this many segments in all classes.
+    pub fn max_overhead(classes: &[usize], sets: usize, segments: usize) -> usize {
         let packed = |count: usize| packed_bytes(count, number_bits(sets));
         let chunks = classes.iter().map(|sets| sets.div_ceil(64 * CHUNK)).sum::<usize>();
         PAD + packed(classes.iter().sum())
@@ -339,8 +342,8 @@ fn plan_class(
     if !segments.is_sorted_by(|a, b| a >= b) {
         return Err("the sets of a class are not sorted by their segments");
     }
-    let most = ids.iter().map(|&id| filters[id as usize].hashes.into()).max().unwrap_or(0);
-    let mut class = Class { length, first, sets: ids.len(), segments: Vec::new(), most };
+    let max_segments = ids.iter().map(|&id| filters[id as usize].hashes.into()).max().unwrap_or(0);
+    let mut class = Class { length, first, sets: ids.len(), segments: Vec::new(), max_segments };
     for j in 0..segments.first().copied().unwrap_or(0) {
         // Whole bytes: the bits that would be left over serve the next sets.
         let sets = segments.partition_point(|&own| own > j).next_multiple_of(8).min(ids.len());

@@ -8,6 +8,7 @@ use super::{CHUNK, Class, Sliced};
 use crate::bits::{prefetch, reduce};
 use crate::error::Result;
 use crate::hash::{Hash128, mix13};
+use crate::memory;
 use std::collections::BinaryHeap;
 
 /// Chunks ahead whose rows are prefetched.
@@ -36,11 +37,11 @@ enum Best {
 }
 
 impl Best {
-    fn new(limit: usize, sets: usize) -> Best {
-        match limit {
+    fn new(limit: usize, sets: usize) -> Result<Best> {
+        Ok(match limit {
             _ if limit < sets => Best::Limited(BinaryHeap::new(), limit),
-            _ => Best::All(vec![0; sets.div_ceil(64)], 0),
-        }
+            _ => Best::All(memory::filled(sets.div_ceil(64), 0)?, 0),
+        })
     }
 
     /// Whether there are enough, and all are better than a rank.
@@ -55,9 +56,10 @@ impl Best {
     }
 
     #[inline(always)]
-    fn push(&mut self, rank: u32) {
+    fn push(&mut self, rank: u32) -> Result<()> {
         match self {
             Best::Limited(ranks, limit) => {
+                ranks.try_reserve(1).map_err(|_| memory::refused(4 * ranks.len()))?;
                 ranks.push(rank);
                 if ranks.len() > *limit {
                     ranks.pop();
@@ -68,19 +70,20 @@ impl Best {
                 *count += 1;
             }
         }
+        Ok(())
     }
 
     #[inline(always)]
-    fn into_ranks(self) -> Vec<u32> {
-        match self {
+    fn into_ranks(self) -> Result<Vec<u32>> {
+        Ok(match self {
             Best::Limited(ranks, _) => ranks.into_sorted_vec(),
             Best::All(bits, count) => {
-                let mut ranks = vec![0; count + SPARE];
+                let mut ranks = memory::filled(count + SPARE, 0)?;
                 let count = positions(&bits, 0, &mut ranks);
                 ranks.truncate(count);
                 ranks
             }
-        }
+        })
     }
 }
 
@@ -148,9 +151,9 @@ impl Sliced {
         limit: usize,
         mut accept: Option<&mut Accept<'_>>,
     ) -> Result<Vec<u32>> {
-        let probes = self.probes(keys);
-        let mut places = vec![Vec::new(); self.classes.len()];
-        let mut best = Best::new(limit, self.sets);
+        let probes = self.probes(keys)?;
+        let mut places = memory::filled(self.classes.len(), Vec::new())?;
+        let mut best = Best::new(limit, self.sets)?;
         let mut at = [0; 64 * CHUNK + SPARE];
         for (i, &(rank, class, word)) in self.chunks.iter().enumerate() {
             if best.is_above(rank) {
@@ -160,7 +163,7 @@ impl Sliced {
             for &(_, class, word) in self.chunks.iter().take(i + AHEAD + 1).skip(i + ahead) {
                 let (places, class) = (&mut places[class as usize], &self.classes[class as usize]);
                 if places.is_empty() {
-                    *places = class.places(&probes, keys.len());
+                    *places = class.places(&probes, keys.len())?;
                 }
                 self.prefetch_rows(class, places, keys.len(), word as usize);
             }
@@ -177,18 +180,18 @@ impl Sliced {
                         continue;
                     }
                 }
-                best.push(rank);
+                best.push(rank)?;
             }
         }
-        let mut ids = best.into_ranks();
+        let mut ids = best.into_ranks()?;
         ids.iter_mut().for_each(|rank| *rank = self.order.get(*rank as usize));
         Ok(ids)
     }
 
     /// The probes of keys: by segment, then by key.
-    fn probes(&self, keys: &[Hash128]) -> Vec<u64> {
+    fn probes(&self, keys: &[Hash128]) -> Result<Vec<u64>> {
         let probe = |key: &Hash128, j: u64| mix13(key.hi.wrapping_add(key.lo.wrapping_mul(j)));
-        (0..self.hashes).flat_map(|j| keys.iter().map(move |key| probe(key, j))).collect()
+        memory::collected((0..self.hashes).flat_map(|j| keys.iter().map(move |key| probe(key, j))))
     }
 
     /// Prefetches the rows of the first segments, which most chunks read.
@@ -251,13 +254,13 @@ impl Sliced {
 
 impl Class {
     /// Where the rows are that keys probe: by segment, then by key.
-    fn places(&self, probes: &[u64], keys: usize) -> Vec<usize> {
+    fn places(&self, probes: &[u64], keys: usize) -> Result<Vec<usize>> {
         let segments = self.segments.iter().zip(probes.chunks(keys.max(1)));
         let places = segments.flat_map(|(segment, probes)| {
             probes.iter().map(|&probe| {
                 segment.start + reduce(probe, self.length) as usize * segment.stride()
             })
         });
-        places.collect()
+        memory::collected(places)
     }
 }

@@ -17,7 +17,8 @@ use super::super::files::Files;
 use super::names::{NameTable, hash_name};
 use crate::collection::{Filter, RECORD};
 use crate::error::{Error, Result};
-use std::collections::HashSet;
+use crate::interrupt;
+use crate::memory::{self, TryGrow};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
@@ -71,11 +72,12 @@ pub struct Base {
 
 impl Base {
     /// Stores where the bits of a filter begin, and how many levels come before its own.
-    pub fn sample(&mut self, place: u64, levels: u32) {
+    pub fn sample(&mut self, place: u64, levels: u32) -> Result<()> {
         if self.count.is_multiple_of(GROUP) {
-            self.samples.push((place, levels));
+            self.samples.try_push((place, levels))?;
         }
         self.count += 1;
+        Ok(())
     }
 
     /// Filters from the first of a group on.
@@ -105,7 +107,7 @@ impl Base {
             place += row.bytes()?;
             Ok(row)
         };
-        records.iter().enumerate().map(row).collect()
+        memory::collected_ok(records.iter().enumerate().map(row))
     }
 
     fn row(&self, files: &Files, index: usize) -> Result<Row> {
@@ -144,16 +146,16 @@ struct Live {
 }
 
 impl Live {
-    fn new(total: usize, live: impl Fn(usize) -> bool) -> Live {
+    fn new(total: usize, live: impl Fn(usize) -> bool) -> Result<Live> {
         let (mut words, mut before, mut count) = (Vec::new(), Vec::new(), 0u32);
         for first in (0..total).step_by(64) {
             let set = (first..total.min(first + 64)).filter(|&index| live(index));
             let word = set.fold(0, |word, index| word | 1 << (index - first));
-            before.push(count);
-            words.push(word);
+            before.try_push(count)?;
+            words.try_push(word)?;
             count += u64::count_ones(word);
         }
-        Live { words, before, count: count as usize }
+        Ok(Live { words, before, count: count as usize })
     }
 
     fn contains(&self, index: usize) -> bool {
@@ -172,8 +174,8 @@ impl Live {
     }
 }
 
-/// The directory of a collection. A clone copies only the added filters.
-#[derive(Clone, Default)]
+/// The directory of a collection.
+#[derive(Default)]
 pub struct Directory {
     base: Option<Arc<Base>>,
     /// None: all filters of the base.
@@ -187,6 +189,16 @@ impl Directory {
     /// The directory of an opened file.
     pub fn of(base: Base) -> Directory {
         Directory { base: Some(Arc::new(base)), ..Directory::default() }
+    }
+
+    /// A copy, which shares the filters of the opened file.
+    pub fn copied(&self) -> Result<Directory> {
+        Ok(Directory {
+            base: self.base.clone(),
+            live: self.live.clone(),
+            added: memory::copied(&self.added)?,
+            names: self.names.copied()?,
+        })
     }
 
     /// Filters that are left of the opened file.
@@ -224,19 +236,20 @@ impl Directory {
 
     /// The filters with numbers in a range.
     pub fn rows(&self, files: &Files, ids: Range<usize>) -> Result<Vec<Row>> {
-        let (based, mut rows) = (self.based(), Vec::with_capacity(ids.len()));
+        let (based, mut rows) = (self.based(), memory::with_capacity(ids.len())?);
         if let Some(base) = self.base.as_ref().filter(|_| ids.start < ids.end.min(based)) {
             let (start, last) = (self.index(ids.start), self.index(ids.end.min(based) - 1));
             for first in (start / GROUP * GROUP..=last).step_by(CHUNK) {
+                interrupt::check();
                 let read = base.rows(files, first, CHUNK.min(last + 1 - first))?;
                 let live = |index| self.live.as_ref().is_none_or(|live| live.contains(index));
                 let read = (first..).zip(read).filter(|(index, _)| *index >= start && live(*index));
-                rows.extend(read.map(|(_, row)| row));
+                rows.try_append(read.map(|(_, row)| row))?;
             }
         }
         let added = ids.start.max(based) - based..ids.end.max(based) - based;
         for &header in &self.added[added] {
-            rows.push(self.added_row(files, header)?);
+            rows.try_push(self.added_row(files, header)?)?;
         }
         Ok(rows)
     }
@@ -250,7 +263,7 @@ impl Directory {
         if let Some(base) = &self.base {
             let ends = files.exact(&base.file, base.sections.ends, 4 * base.count as u64)?;
             let (ends, _) = ends.as_chunks::<4>();
-            let ends: Vec<u32> = ends.iter().map(|&end| u32::from_le_bytes(end)).collect();
+            let ends = memory::collected(ends.iter().map(|&end| u32::from_le_bytes(end)))?;
             let length = ends.last().copied().unwrap_or(0);
             let names = utf8(files.exact(&base.file, base.sections.names, length.into())?)?;
             let mut start = 0;
@@ -325,14 +338,18 @@ impl Directory {
         text: Option<&str>,
     ) -> Result<()> {
         let length = |what: &str, length: usize| {
-            let message = format!("the {what} of a filter takes at most 2**32-1 bytes");
+            let message =
+                format!("the {what} of a filter must have at most 2**32-1 bytes, not {length}");
             u32::try_from(length).map_err(|_| Error::Parameter(message))
         };
         if u32::try_from(self.len() + 1).is_err() {
             return Err(Error::Capacity("a collection has at most 2**32-1 filters".into()));
         }
         let text = text.unwrap_or_default();
-        let mut bytes = Vec::with_capacity(HEADER + name.len() + bits.len() + text.len());
+        let levels = 8 * filter.levels.len();
+        let mut bytes =
+            memory::with_capacity(HEADER + levels + name.len() + bits.len() + text.len())?;
+        self.added.reserve_more(1)?;
         bytes.extend_from_slice(&filter.record(0.0));
         bytes.extend_from_slice(&length("name", name.len())?.to_le_bytes());
         bytes.extend_from_slice(&length("text", text.len())?.to_le_bytes());
@@ -341,49 +358,52 @@ impl Directory {
             bytes.extend_from_slice(part);
         }
         let header = files.append(&bytes)?;
-        self.names.insert(hash_name(name), self.added.len() as u32);
+        self.names.insert(hash_name(name), self.added.len() as u32)?;
         self.added.push(header);
         Ok(())
     }
 
     /// The filters in another order: `order[i]` is the number of filter i. None unless all were added
     /// and each has one place.
-    pub fn reordered(&self, order: &[usize]) -> Option<Directory> {
-        let mut places = vec![None; self.added.len()];
+    pub fn reordered(&self, order: &[usize]) -> Result<Option<Directory>> {
+        let mut places = memory::filled(self.added.len(), None)?;
         for (place, &added) in order.iter().enumerate() {
-            *places.get_mut(added)? = Some(place as u32);
+            let Some(known) = places.get_mut(added) else { return Ok(None) };
+            *known = Some(place as u32);
         }
         if self.base.is_some() || order.len() != places.len() || places.contains(&None) {
-            return None;
+            return Ok(None);
         }
-        let added = order.iter().map(|&added| self.added[added]).collect();
-        let names = self.names.renumbered(|added| places.get(added as usize).copied().flatten());
-        Some(Directory { added, names, ..Directory::default() })
+        let added = memory::collected(order.iter().map(|&added| self.added[added]))?;
+        let names = self.names.renumbered(|added| places.get(added as usize).copied().flatten())?;
+        Ok(Some(Directory { added, names, ..Directory::default() }))
     }
 
-    /// The filters except these.
-    pub fn without(&self, gone: &HashSet<usize>) -> Directory {
+    /// The filters except these, in ascending order.
+    pub fn without(&self, gone: &[usize]) -> Result<Directory> {
         if gone.is_empty() {
-            return self.clone();
+            return self.copied();
         }
+        let is_gone = |id: usize| gone.binary_search(&id).is_ok();
         let (based, mut rest) =
             (self.based(), Directory { base: self.base.clone(), ..Directory::default() });
         if let Some(base) = &self.base {
             let live = |index| match &self.live {
-                Some(live) => live.contains(index) && !gone.contains(&live.rank(index)),
-                None => !gone.contains(&index),
+                Some(live) => live.contains(index) && !is_gone(live.rank(index)),
+                None => !is_gone(index),
             };
-            rest.live = Some(Arc::new(Live::new(base.count, live)));
+            rest.live = Some(Arc::new(Live::new(base.count, live)?));
         }
-        let mut places = vec![None; self.added.len()];
+        let mut places = memory::filled(self.added.len(), None)?;
         for (added, &header) in self.added.iter().enumerate() {
-            if !gone.contains(&(based + added)) {
+            if !is_gone(based + added) {
                 places[added] = Some(rest.added.len() as u32);
-                rest.added.push(header);
+                rest.added.try_push(header)?;
             }
         }
-        rest.names = self.names.renumbered(|added| places.get(added as usize).copied().flatten());
-        rest
+        rest.names =
+            self.names.renumbered(|added| places.get(added as usize).copied().flatten())?;
+        Ok(rest)
     }
 
     /// Memory: now, or after these filters are saved to a file and opened from it.

@@ -8,6 +8,7 @@ use crate::bits::LINE;
 use crate::collection::{self, Filter, Kind, PIECE, RECORD};
 use crate::error::{Error, Result};
 use crate::format::{self, Head, Part, SECTION_BITS, SECTION_PIECES};
+use crate::memory::{self, TryGrow};
 use crate::text;
 use pyo3::prelude::*;
 use std::fs::File;
@@ -148,7 +149,7 @@ pub fn read(
     if head.count != keys || head.capacity != filters {
         return Err(damaged("the number of keys or filters does not match"));
     }
-    base.table = (files.append(&names.to_bytes())?, names.slots());
+    base.table = (files.append(&names.to_bytes()?)?, names.slots());
     files.set_base(file, object, bits.offset, bits.length, list.offset);
     let directory = Directory::of(base);
     Ok(Opened { head, files, directory, utilities, texts: options })
@@ -212,11 +213,11 @@ fn check_directory(
         }
         lengths = all;
     }
-    let mut utilities = Vec::with_capacity(records.len());
-    let mut table = NameTable::with_capacity(records.len());
+    let mut utilities = memory::with_capacity(records.len())?;
+    let mut table = NameTable::with_capacity(records.len())?;
     let (mut keys, mut place, mut start) = (0u64, 0u64, 0);
     for (index, (record, end)) in records.iter().zip(ends).enumerate() {
-        base.sample(place, base.levels - levels.len() as u32);
+        base.sample(place, base.levels - levels.len() as u32)?;
         let (filter, utility) = Filter::from_record(record, &mut levels)?;
         // By rows, or ribbons.
         if texts.is_some()
@@ -227,7 +228,7 @@ fn check_directory(
         }
         let end = u32::from_le_bytes(*end) as usize;
         let name = names.get(start..end).ok_or_else(|| damaged("a name is out of bounds"))?;
-        table.insert(hash_name(name), index as u32);
+        table.insert(hash_name(name), index as u32)?;
         let text = lengths.get(index).map_or(0, |&length| u32::from_le_bytes(length));
         place = place
             .checked_add(filter.bytes()?)
@@ -255,28 +256,29 @@ pub fn write(
 ) -> Result<()> {
     let rows = directory.all_rows(files)?;
     let filters = rows.iter().zip(utilities);
-    let records: Vec<u8> = filters.flat_map(|(row, &utility)| row.filter.record(utility)).collect();
+    let records =
+        memory::collected(filters.flat_map(|(row, &utility)| row.filter.record(utility)))?;
     let levels = rows.iter().flat_map(|row| row.filter.levels.iter());
-    let levels: Vec<u8> = levels.flat_map(|slots| slots.to_le_bytes()).collect();
-    let (mut ends, mut names) = (Vec::with_capacity(4 * rows.len()), String::new());
+    let levels = memory::collected(levels.flat_map(|slots| slots.to_le_bytes()))?;
+    let (mut ends, mut names) = (memory::with_capacity(4 * rows.len())?, Vec::new());
     directory.each_name(files, |name| {
-        names.push_str(name);
+        names.try_extend(name.as_bytes())?;
         let end = u32::try_from(names.len()).map_err(|_| {
             Error::Capacity("the names of a collection take at most 2**32-1 bytes".into())
         })?;
-        ends.extend_from_slice(&end.to_le_bytes());
+        ends.try_extend(&end.to_le_bytes())?;
         Ok(())
     })?;
     let mut lengths = Vec::new();
     if texts.is_some_and(|texts| texts.keep_texts) {
-        lengths = rows.iter().flat_map(|row| row.text.to_le_bytes()).collect();
+        lengths = memory::collected(rows.iter().flat_map(|row| row.text.to_le_bytes()))?;
     }
     let keys = rows.iter().fold(0, |sum: u64, row| sum.saturating_add(row.filter.count));
     let places = rows.iter().map(|row| Ok((row.place, row.bytes()?)));
-    let places = places.collect::<Result<Vec<_>>>()?;
+    let places: Vec<_> = memory::collected_ok::<_, Error>(places)?;
     files.staged(places.into_iter(), || {
         let (pieces, length) = checksums(&rows, files)?;
-        let mut contents = vec![&records[..], &levels, &ends, names.as_bytes()];
+        let mut contents = vec![&records[..], &levels, &ends, &names];
         let count = rows.len() as u64;
         let (mut kind, mut parameters) = (collection::KIND, vec![count]);
         if let Some(texts) = texts {
@@ -297,7 +299,7 @@ pub fn write(
         };
         let parts: Vec<Part> = parts.map(part).collect();
         let head = Head { kind, hash, tag, count: keys, capacity: count, parameters };
-        let header = format::header(&head, &parts);
+        let header = format::header(&head, &parts)?;
         out.write_all(&header)?;
         let mut end = header.len();
         let mut pad = |out: &mut dyn Write, length: usize| {
@@ -317,7 +319,7 @@ pub fn write(
 /// The checksums of all pieces, and the total bytes of filters and documents.
 fn checksums(rows: &[Row], files: &Files) -> Result<(Vec<u8>, u64)> {
     let (mut pieces, mut length) = (Vec::new(), 0);
-    let mut waiting = Vec::with_capacity(1 << PIECE);
+    let mut waiting = memory::with_capacity(1 << PIECE)?;
     each_chunk(rows, files, |mut bytes| {
         length += bytes.len() as u64;
         while !bytes.is_empty() {
@@ -325,14 +327,14 @@ fn checksums(rows: &[Row], files: &Files) -> Result<(Vec<u8>, u64)> {
             waiting.extend_from_slice(now);
             bytes = later;
             if waiting.len() == 1 << PIECE {
-                pieces.extend_from_slice(&xxh3_64(&waiting).to_le_bytes());
+                pieces.try_extend(&xxh3_64(&waiting).to_le_bytes())?;
                 waiting.clear();
             }
         }
         Ok(())
     })?;
     if !waiting.is_empty() {
-        pieces.extend_from_slice(&xxh3_64(&waiting).to_le_bytes());
+        pieces.try_extend(&xxh3_64(&waiting).to_le_bytes())?;
     }
     Ok((pieces, length))
 }
@@ -348,7 +350,7 @@ fn each_chunk(
     for row in rows {
         let (mut done, bytes) = (0, row.bytes()?);
         while done < bytes {
-            buffer.resize((bytes - done).min(1 << 20) as usize, 0);
+            buffer.try_resize((bytes - done).min(1 << 20) as usize, 0)?;
             files.read(row.place + done, &mut buffer, &list)?;
             visit(&buffer)?;
             done += buffer.len() as u64;

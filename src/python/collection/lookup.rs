@@ -1,8 +1,11 @@
 //! Lookups of many keys, on several threads if there is enough work.
 
 use super::super::batch;
+use super::super::release::released;
 use crate::error::Result;
 use crate::hash::{Hash128, Hasher};
+use crate::memory::{self, TryGrow};
+use crate::threads;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
@@ -18,26 +21,26 @@ pub struct Found {
 
 impl Found {
     /// No filters for this many keys.
-    pub fn none(keys: usize) -> Found {
-        Found { counts: vec![0; keys], ids: Vec::new() }
+    pub fn none(keys: usize) -> Result<Found> {
+        Ok(Found { counts: memory::filled(keys, 0)?, ids: Vec::new() })
     }
 
     /// Adds the filters of the next key.
-    pub fn push(&mut self, ids: &[u32]) {
-        self.counts.push(ids.len() as u32);
-        self.ids.extend_from_slice(ids);
+    pub fn push(&mut self, ids: &[u32]) -> Result<()> {
+        self.counts.try_push(ids.len() as u32)?;
+        self.ids.try_extend(ids)
     }
 
     /// Where the filters of each key begin, and the end.
-    fn offsets(&self) -> Vec<i64> {
-        let mut offsets = Vec::with_capacity(self.counts.len() + 1);
+    fn offsets(&self) -> Result<Vec<i64>> {
+        let mut offsets = memory::with_capacity(self.counts.len() + 1)?;
         offsets.push(0);
         let mut end = 0;
         for &count in &self.counts {
             end += i64::from(count);
             offsets.push(end);
         }
-        offsets
+        Ok(offsets)
     }
 }
 
@@ -53,8 +56,8 @@ pub fn candidates_many<'py>(
     lookup: impl Fn(&[Hash128]) -> Result<Found> + Sync + Send,
 ) -> PyResult<Arrays<'py>> {
     let hashes = batch::hashes(py, hasher, keys)?;
-    let found = py.detach(|| on_threads(&hashes, probes, together, lookup))?;
-    Ok((PyArray1::from_vec(py, found.offsets()), PyArray1::from_vec(py, found.ids)))
+    let found = released(py, || on_threads(&hashes, probes, together, lookup))??;
+    Ok((PyArray1::from_vec(py, found.offsets()?), PyArray1::from_vec(py, found.ids)))
 }
 
 /// Splits keys over threads, in stretches of at least `together`, if they take this many probes each.
@@ -64,25 +67,20 @@ fn on_threads(
     together: usize,
     lookup: impl Fn(&[Hash128]) -> Result<Found> + Sync,
 ) -> Result<Found> {
-    let most = hashes.len().div_ceil(together).max(1);
+    let max_threads = hashes.len().div_ceil(together).max(1);
     let threads = match hashes.len().saturating_mul(probes) {
         ..THREADED => 1,
-        _ => std::thread::available_parallelism().map_or(1, usize::from).min(most),
+        _ => threads::available().min(max_threads),
     };
     let share = hashes.len().div_ceil(threads).max(1);
-    std::thread::scope(|scope| {
-        let mut parts = hashes.chunks(share);
-        let (own, lookup) = (parts.next().unwrap_or_default(), &lookup);
-        let others: Vec<_> = parts.map(|part| scope.spawn(move || lookup(part))).collect();
-        let mut all = lookup(own)?;
-        for thread in others {
-            let found = match thread.join() {
-                Ok(found) => found?,
-                Err(panic) => std::panic::resume_unwind(panic),
-            };
-            all.counts.extend(found.counts);
-            all.ids.extend(found.ids);
+    let mut all = Found::default();
+    for found in threads::try_map(hashes.chunks(share), lookup)? {
+        if all.counts.is_empty() {
+            all = found;
+            continue;
         }
-        Ok(all)
-    })
+        all.counts.try_extend(&found.counts)?;
+        all.ids.try_extend(&found.ids)?;
+    }
+    Ok(all)
 }

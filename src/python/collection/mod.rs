@@ -16,13 +16,15 @@ pub use resident::Resident;
 pub use sliced::Sliced;
 
 use super::batch::Distinct;
-use super::files::{Files, Object};
+use super::files::{Buffered, Files, Object};
 use super::handle::hasher_of;
 use super::keys::{self, Secret, hasher};
+use super::release::{briefly, released};
 use crate::collection::{self, Filter, Kind};
 use crate::error::{Error, Result};
 use crate::hash::Hasher;
 use crate::lock::RwLock;
+use crate::memory::{self, TryGrow};
 use directory::Directory;
 use frame::{Opened, Place};
 use numpy::{PyArray1, PyReadonlyArray1};
@@ -30,7 +32,7 @@ use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 
@@ -57,7 +59,7 @@ impl Full {
         let unknown = || PyValueError::new_err(format!("kind '{kind}' is unknown"));
         let kind = Kind::named(kind).ok_or_else(unknown)?;
         let build = || Filter::build(kind, hashes, bits, &levels, &keys.hashes);
-        let (filter, bytes) = py.detach(build)?;
+        let (filter, bytes) = released(py, build)??;
         Ok(Full { filter, bytes, hasher: keys.hasher.clone() })
     }
 }
@@ -147,14 +149,14 @@ impl Filters {
         let keyed = key.map(|key| hasher(0, Some(key))).transpose()?;
         let spill = duplicate(spill)?;
         let file = duplicate(descriptor)?;
-        let whole = match object {
+        let file_length = match object {
             Some(_) => u64::MAX,
             None => file.metadata()?.len(),
         };
-        let rest = whole.saturating_sub(offset);
+        let rest = file_length.saturating_sub(offset);
         let place = Place { offset, length: rest.min(length.unwrap_or(rest)) };
         let object = object.map(Object);
-        let opened = py.detach(|| frame::read(file, object, place, spill, texts))?;
+        let opened = released(py, || frame::read(file, object, place, spill, texts))??;
         let Opened { head, files, directory, utilities, texts } = opened;
         let (hasher, directory) = (hasher_of(&head, keyed)?, RwLock::new(Arc::new(directory)));
         let filters = Filters { files: Arc::new(files), hasher, directory, texts };
@@ -190,10 +192,14 @@ impl Filters {
             return Err(PyRuntimeError::new_err(message));
         }
         let text = text.filter(|_| self.texts.as_ref().is_some_and(|texts| texts.keep_texts));
-        Ok(py.detach(|| {
+        Ok(briefly(py, || {
             let mut directory = self.directory.write();
-            let directory = Arc::make_mut(&mut directory);
-            directory.add(&self.files, name, &full.filter, &full.bytes, text)
+            // Readers of an earlier state keep it.
+            if Arc::get_mut(&mut directory).is_none() {
+                *directory = Arc::new(directory.copied()?);
+            }
+            let Some(own) = Arc::get_mut(&mut directory) else { return Ok(()) };
+            own.add(&self.files, name, &full.filter, &full.bytes, text)
         })?)
     }
 
@@ -202,9 +208,9 @@ impl Filters {
         if !self.texts.as_ref().is_some_and(|texts| texts.keep_texts) {
             return Ok(None);
         }
-        let bytes = py.detach(|| {
+        let bytes = briefly(py, || {
             let row = self.directory().row(&self.files, id)?;
-            let mut bytes = vec![0; row.text as usize];
+            let mut bytes = memory::filled(row.text as usize, 0)?;
             self.files.read_alone(row.place + row.filter.bytes()?, &mut bytes)?;
             Result::Ok(bytes)
         })?;
@@ -227,38 +233,39 @@ impl Filters {
         if ids.len() != names.len() || ids.iter().any(|&id| id >= from.len()) {
             return Err(PyValueError::new_err("ids must be numbers of filters, one per name"));
         }
-        Ok(py.detach(|| {
+        Ok(released(py, || {
             let (rows, list) = (from.all_rows(&other.files)?, other.files.list()?);
             let places = ids.iter().map(|&id| Ok((rows[id].place, rows[id].bytes()?)));
-            let places = places.collect::<Result<Vec<_>>>()?;
-            other.files.staged(places.clone().into_iter(), || {
-                let mut directory = Directory::clone(&self.directory());
-                for ((&id, name), (place, bytes)) in ids.iter().zip(&names).zip(places) {
-                    let mut bits = vec![0; bytes as usize];
-                    other.files.read(place, &mut bits, &list)?;
-                    let text = bits.split_off(rows[id].filter.bytes()? as usize);
-                    let text = str::from_utf8(&text).map_err(|_| not_text())?;
-                    directory.add(&self.files, name, &rows[id].filter, &bits, Some(text))?;
+            let places: Vec<(u64, u64)> = memory::collected_ok::<_, Error>(places)?;
+            other.files.staged(places.iter().copied(), || {
+                let mut directory = self.directory().copied()?;
+                for ((&id, name), (place, bytes)) in ids.iter().zip(&names).zip(&places) {
+                    let mut bits = memory::filled(*bytes as usize, 0)?;
+                    other.files.read(*place, &mut bits, &list)?;
+                    let (bits, text) = bits.split_at(rows[id].filter.bytes()? as usize);
+                    let text = str::from_utf8(text).map_err(|_| not_text())?;
+                    directory.add(&self.files, name, &rows[id].filter, bits, Some(text))?;
                 }
                 *self.directory.write() = Arc::new(directory);
                 Ok(())
             })
-        })?)
+        })??)
     }
 
     /// Puts the filters, all of which were added, into another order: `order[i]` becomes filter i.
     fn reorder(&self, order: Vec<usize>) -> PyResult<()> {
         let mut directory = self.directory.write();
         let refused = || PyValueError::new_err("order must have each number of a filter once");
-        *directory = Arc::new(directory.reordered(&order).ok_or_else(refused)?);
+        *directory = Arc::new(directory.reordered(&order)?.ok_or_else(refused)?);
         Ok(())
     }
 
     /// The filters except these.
-    fn without(&self, ids: Vec<usize>) -> Filters {
-        let rest = self.directory().without(&ids.into_iter().collect());
+    fn without(&self, mut ids: Vec<usize>) -> PyResult<Filters> {
+        ids.sort_unstable();
+        let rest = self.directory().without(&ids)?;
         let (files, hasher, texts) = (self.files.clone(), self.hasher.clone(), self.texts.clone());
-        Filters { files, hasher, directory: RwLock::new(Arc::new(rest)), texts }
+        Ok(Filters { files, hasher, directory: RwLock::new(Arc::new(rest)), texts })
     }
 
     fn name(&self, id: usize) -> PyResult<String> {
@@ -271,14 +278,14 @@ impl Filters {
 
     /// The names of all filters.
     fn names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        Ok(py.detach(|| {
+        Ok(released(py, || {
             let mut names = Vec::new();
             self.directory().each_name(&self.files, |name| {
                 names.push(name.to_owned());
                 Ok(())
             })?;
             crate::error::Result::Ok(names)
-        })?)
+        })??)
     }
 
     fn find(&self, name: &str) -> PyResult<Option<usize>> {
@@ -297,29 +304,33 @@ impl Filters {
     ) -> PyResult<FilterSizes> {
         let directory = self.directory();
         let stop = stop.unwrap_or(directory.len()).min(directory.len());
-        let rows = py.detach(|| directory.rows(&self.files, start.min(stop)..stop))?;
+        let rows = released(py, || directory.rows(&self.files, start.min(stop)..stop))??;
         let filters = || rows.iter().map(|row| &row.filter);
-        let (mut bits, mut codes, mut slots, mut widths) = (vec![], vec![], vec![], vec![]);
+        let [mut bits, mut codes, mut slots, mut widths] = [const { Vec::new() }; 4];
         for filter in filters() {
             let (before, column, width) = filter.columns()?;
-            bits.push(filter.bits()? as i64);
-            codes.push(before as i64);
-            slots.push(column as i64);
-            widths.push(width as i64);
+            bits.try_push(filter.bits()? as i64)?;
+            codes.try_push(before as i64)?;
+            slots.try_push(column as i64)?;
+            widths.try_push(width as i64)?;
         }
-        let overhead = (0..parts).map(|part| {
+        let mut overhead = 0;
+        for part in 0..parts {
             let own = filters().skip(part).step_by(parts);
-            collection::Resident::overhead_of(own, directory.len())
-        });
+            overhead += collection::Resident::overhead_of(own, directory.len())?;
+        }
+        let kinds = memory::collected(filters().map(|filter| filter.kind as u8))?;
+        let hashes = memory::collected(filters().map(|filter| i64::from(filter.hashes)))?;
+        let counts = memory::collected(filters().map(|filter| filter.count as i64))?;
         Ok(FilterSizes {
-            kinds: PyArray1::from_iter(py, filters().map(|filter| filter.kind as u8)).unbind(),
-            hashes: PyArray1::from_iter(py, filters().map(|f| i64::from(f.hashes))).unbind(),
+            kinds: PyArray1::from_vec(py, kinds).unbind(),
+            hashes: PyArray1::from_vec(py, hashes).unbind(),
             bits: PyArray1::from_vec(py, bits).unbind(),
             codes: PyArray1::from_vec(py, codes).unbind(),
             slots: PyArray1::from_vec(py, slots).unbind(),
             widths: PyArray1::from_vec(py, widths).unbind(),
-            counts: PyArray1::from_iter(py, filters().map(|f| f.count as i64)).unbind(),
-            overhead: overhead.sum(),
+            counts: PyArray1::from_vec(py, counts).unbind(),
+            overhead,
         })
     }
 
@@ -342,32 +353,36 @@ impl Filters {
                 "order must have one number of a filter per element of kept",
             ));
         }
-        let resident = py.detach(|| {
+        let resident = released(py, || {
             let rows = directory.all_rows(&self.files)?;
-            let wanted = order.iter().zip(kept);
-            let wanted = wanted.map(|(&id, &kept)| (id, &rows[id as usize].filter, kept));
-            let positions = loaded.map(|loaded| loaded.positions(rows.len(), before));
+            let chosen = order.iter().zip(kept);
+            let chosen = chosen.map(|(&id, &kept)| (id, &rows[id as usize].filter, kept));
+            let positions =
+                loaded.map(|loaded| loaded.positions(rows.len(), before)).transpose()?;
             let loaded = loaded.zip(positions.as_ref());
             let had: Vec<u64> = match loaded {
-                Some((loaded, _)) => loaded.resident.kept().map(|(_, kept)| kept).collect(),
+                Some((loaded, _)) => {
+                    memory::collected(loaded.resident.kept()?.map(|(_, kept)| kept))?
+                }
                 None => Vec::new(),
             };
             let had = |id: u32| {
                 let at = loaded.and_then(|(_, positions)| positions.get(id as usize));
                 at.and_then(|&at| had.get(at as usize).copied()).unwrap_or(0)
             };
-            let unloaded = wanted.clone().filter(|&(id, _, kept)| kept > had(id));
-            let unloaded: Vec<(u64, u64)> =
-                unloaded.map(|(id, _, kept)| (rows[id as usize].place, kept.div_ceil(8))).collect();
+            let unloaded = chosen.clone().filter(|&(id, _, kept)| kept > had(id));
+            let unloaded =
+                unloaded.map(|(id, _, kept)| (rows[id as usize].place, kept.div_ceil(8)));
+            let unloaded = memory::collected(unloaded)?;
             let loaded = loaded.map(|(loaded, positions)| loaded.at(positions));
             let list = self.files.list()?;
             let load = || {
-                collection::Resident::load(wanted, rows.len(), loaded, |id, out| {
+                collection::Resident::load(chosen, rows.len(), loaded, |id, out| {
                     self.files.read(rows[id as usize].place, out, &list)
                 })
             };
             self.files.staged(unloaded.into_iter(), load)
-        })?;
+        })??;
         Ok(Resident::new(resident, self.files.clone(), directory, self.hasher.clone()))
     }
 
@@ -387,26 +402,31 @@ impl Filters {
         if ids.len() != kept.len() || ids.len() != at.len() || !ids.iter().all(valid) {
             return Err(PyValueError::new_err("ids, kept and at must have the same length"));
         }
-        let resident = py.detach(|| {
-            let positions = loaded.positions(directory.len(), None);
+        let resident = released(py, || {
+            let positions = loaded.positions(directory.len(), None)?;
             let (mut lengths, mut rows, mut places) = (Vec::new(), Vec::new(), HashMap::new());
-            for ((&id, &kept), &at) in ids.iter().zip(kept).zip(at) {
+            places.try_reserve(ids.len()).map_err(|_| memory::refused(16 * ids.len()))?;
+            for (given, ((&id, &kept), &at)) in ids.iter().zip(kept).zip(at).enumerate() {
                 let row = directory.row(&self.files, id as usize)?;
                 let (bits, position) = (row.filter.bits()?, positions[id as usize]);
                 places.insert(id, row.place);
                 match position {
-                    u32::MAX => rows.push((at as usize, id, row.filter, kept.min(bits))),
-                    _ => lengths.push((position as usize, kept.min(bits))),
+                    u32::MAX => {
+                        rows.try_push((at as usize, given, id, row.filter, kept.min(bits)))?
+                    }
+                    _ => lengths.try_push((position as usize, kept.min(bits)))?,
                 }
             }
-            rows.sort_by_key(|row| row.0);
+            // In the order in which they were given, where they come before the same one.
+            rows.sort_unstable_by_key(|row| (row.0, row.1));
             lengths.sort_unstable();
             lengths.dedup_by_key(|length| length.0);
-            let added: Vec<_> = rows.iter().map(|row| (row.0, row.1, &row.2, row.3)).collect();
+            let added = rows.iter().map(|row| (row.0, row.2, &row.3, row.4));
+            let added: Vec<_> = memory::collected(added)?;
             loaded.resident.changed(directory.len(), &lengths, &added, |id, out| {
                 self.files.read_alone(places[&id], out)
             })
-        })?;
+        })??;
         Ok(Resident::new(resident, self.files.clone(), directory, self.hasher.clone()))
     }
 
@@ -424,17 +444,17 @@ impl Filters {
         let (segments, order) = (segments.as_slice()?, order.as_slice()?);
         let layout = collection::sliced::Layout { classes, ids, segments, order };
         let directory = self.directory();
-        let sliced = py.detach(|| {
+        let sliced = released(py, || {
             let (all, list) = (directory.all_rows(&self.files)?, self.files.list()?);
-            let filters: Vec<&Filter> = all.iter().map(|row| &row.filter).collect();
+            let filters: Vec<&Filter> = memory::collected(all.iter().map(|row| &row.filter))?;
             let places = collection::sliced::prefixes(&layout, &filters);
             let places = places.map(|(id, bytes)| (all[id as usize].place, bytes));
-            self.files.staged(places.collect::<Vec<_>>().into_iter(), || {
+            self.files.staged(memory::collected(places)?.into_iter(), || {
                 collection::sliced::Sliced::load(&layout, &filters, |id, out| {
                     self.files.read(all[id as usize].place, out, &list)
                 })
             })
-        })?;
+        })??;
         Ok(Sliced::new(sliced, self.files.clone(), directory, self.hasher.clone()))
     }
 
@@ -453,13 +473,16 @@ impl Filters {
     ) -> PyResult<()> {
         let (directory, utilities) = (self.directory(), utilities.as_slice()?);
         if utilities.len() != directory.len() {
-            return Err(PyValueError::new_err("utilities must have one number per filter"));
+            let (count, given) = (directory.len(), utilities.len());
+            return Err(PyValueError::new_err(format!(
+                "utilities must have one number per filter: {count}, not {given}"
+            )));
         }
-        Ok(py.detach(|| {
-            let mut out = BufWriter::with_capacity(1 << 16, duplicate(descriptor)?);
+        Ok(released(py, || {
+            let mut out = Buffered::new(duplicate(descriptor)?)?;
             let hash = (self.hasher.id(), self.hasher.tag());
             frame::write(&directory, &self.files, hash, utilities, self.texts.as_ref(), &mut out)?;
             Result::Ok(out.flush()?)
-        })?)
+        })??)
     }
 }

@@ -1,6 +1,7 @@
 //! Tables of names: open addressing by a hash of 32 bits, in memory or in a file.
 
 use crate::error::Result;
+use crate::memory;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A slot: the hash of a name, and 1 more than its number; 0 if it is free.
@@ -11,7 +12,7 @@ pub fn hash_name(name: &str) -> u32 {
 }
 
 /// A table in memory, without the names: the caller compares names whose hashes are equal.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct NameTable {
     slots: Vec<Slot>,
     len: usize,
@@ -24,14 +25,14 @@ fn slots_for(names: usize) -> usize {
 
 impl NameTable {
     /// A table with capacity for this many names.
-    pub fn with_capacity(names: usize) -> NameTable {
-        NameTable { slots: vec![[0; 2]; slots_for(names)], len: 0 }
+    pub fn with_capacity(names: usize) -> Result<NameTable> {
+        Ok(NameTable { slots: memory::filled(slots_for(names), [0; 2])?, len: 0 })
     }
 
     /// Adds a name. Of equal names, the one that was added first is found.
-    pub fn insert(&mut self, hash: u32, number: u32) {
+    pub fn insert(&mut self, hash: u32, number: u32) -> Result<()> {
         if slots_for(self.len + 1) > self.slots.len() {
-            *self = self.renumbered_in(slots_for(self.len + 1), Some);
+            *self = self.renumbered_in(slots_for(self.len + 1), Some)?;
         }
         let mask = self.slots.len() - 1;
         let mut slot = hash as usize & mask;
@@ -40,6 +41,7 @@ impl NameTable {
         }
         self.slots[slot] = [hash, number + 1];
         self.len += 1;
+        Ok(())
     }
 
     /// The first name with this hash that `is` accepts, in the order in which they were added.
@@ -68,26 +70,35 @@ impl NameTable {
     }
 
     /// The same names with other numbers; names without a new number are left out.
-    pub fn renumbered(&self, number: impl Fn(u32) -> Option<u32>) -> NameTable {
+    pub fn renumbered(&self, number: impl Fn(u32) -> Option<u32>) -> Result<NameTable> {
         let left = self.slots.iter().filter(|[_, n]| *n > 0 && number(n - 1).is_some()).count();
         self.renumbered_in(slots_for(left), number)
     }
 
-    fn renumbered_in(&self, slots: usize, number: impl Fn(u32) -> Option<u32>) -> NameTable {
-        let mut names: Vec<Slot> = self.slots.iter().copied().filter(|slot| slot[1] > 0).collect();
+    fn renumbered_in(
+        &self,
+        slots: usize,
+        number: impl Fn(u32) -> Option<u32>,
+    ) -> Result<NameTable> {
+        let mut names = memory::collected(self.slots.iter().copied().filter(|slot| slot[1] > 0))?;
         names.sort_unstable_by_key(|slot| slot[1]); // the first of equal names stays the first
-        let mut table = NameTable { slots: vec![[0; 2]; slots], len: 0 };
+        let mut table = NameTable { slots: memory::filled(slots, [0; 2])?, len: 0 };
         for [hash, old] in names {
             if let Some(number) = number(old - 1) {
-                table.insert(hash, number);
+                table.insert(hash, number)?;
             }
         }
-        table
+        Ok(table)
+    }
+
+    /// A copy.
+    pub fn copied(&self) -> Result<NameTable> {
+        Ok(NameTable { slots: memory::copied(&self.slots)?, len: self.len })
     }
 
     /// The slots as bytes, for a file.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        self.slots.iter().flatten().flat_map(|half| half.to_le_bytes()).collect()
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        memory::collected(self.slots.iter().flatten().flat_map(|half| half.to_le_bytes()))
     }
 
     /// Number of slots.

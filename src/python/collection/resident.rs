@@ -2,11 +2,14 @@
 
 use super::super::files::{Files, Tail};
 use super::super::keys::hash_object;
+use super::super::release::briefly;
 use super::directory::Directory;
 use super::lookup::{Arrays, Found, candidates_many};
 use crate::collection::{self, Loaded, may_hold};
 use crate::error::Result;
 use crate::hash::{Hash128, Hasher};
+use crate::interrupt;
+use crate::memory::{self, TryGrow};
 use numpy::{PyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -50,19 +53,19 @@ impl Resident {
 
     /// The position of each of `count` filters, by its number. Filter i was number `before[i]` when
     /// these were loaded, or had the same number.
-    pub fn positions(&self, count: usize, before: Option<&[u32]>) -> Vec<u32> {
-        let ids = self.resident.ids();
-        let most = ids.iter().max().map_or(0, |&id| id as usize + 1);
-        let mut positions = vec![u32::MAX; count.max(most)];
+    pub fn positions(&self, count: usize, before: Option<&[u32]>) -> Result<Vec<u32>> {
+        let ids = self.resident.ids()?;
+        let end = ids.iter().max().map_or(0, |&id| id as usize + 1);
+        let mut positions = memory::filled(count.max(end), u32::MAX)?;
         for (position, id) in (0..).zip(ids) {
             positions[id as usize] = position;
         }
         match before {
             Some(before) => {
                 let position = |&id: &u32| positions.get(id as usize).copied();
-                before.iter().map(|id| position(id).unwrap_or(u32::MAX)).collect()
+                memory::collected(before.iter().map(|id| position(id).unwrap_or(u32::MAX)))
             }
-            None => positions,
+            None => Ok(positions),
         }
     }
 
@@ -73,17 +76,18 @@ impl Resident {
 
     fn lookup(&self, hashes: &[Hash128], limit: usize, hybrid: bool) -> Result<Found> {
         if limit == 0 {
-            return Ok(Found::none(hashes.len()));
+            return Found::none(hashes.len());
         }
-        let (mut counts, mut pairs) = (vec![0u32; hashes.len()], Vec::new());
-        let mut failed = Ok(());
+        let (mut counts, mut pairs) = (memory::filled(hashes.len(), 0u32)?, Vec::new());
+        let (mut ids, mut failed) = (Vec::new(), Ok(()));
         for (chunk, hashes) in hashes.chunks(TOGETHER).enumerate() {
+            interrupt::check();
             let first = (chunk * TOGETHER) as u32;
-            let before = pairs.len();
+            pairs.clear();
             self.resident.candidates_many(hashes, |found| {
                 if hybrid {
                     let query = self.resident.query(hashes[found.key as usize]);
-                    match self.tail_allows(&query, found) {
+                    match query.and_then(|query| self.tail_allows(&query, found)) {
                         Ok(true) => {}
                         Ok(false) => return true,
                         Err(error) => {
@@ -94,14 +98,19 @@ impl Resident {
                 }
                 let count = &mut counts[(first + found.key) as usize];
                 *count += 1;
-                pairs.push((found.key, found.id));
+                if let Err(error) = pairs.try_push((found.key, found.id)) {
+                    failed = Err(error);
+                    return false;
+                }
                 (*count as usize) < limit
-            });
-            // Sort by key; the candidates of a key are already in order of utility.
-            pairs[before..].sort_by_key(|&(key, _)| key);
+            })?;
+            // Sort by key; the candidates of a key stay in the order of utility in which they came.
+            let mut places = memory::collected(0..pairs.len() as u32)?;
+            places.sort_unstable_by_key(|&at| (pairs[at as usize].0, at));
+            ids.try_append(places.iter().map(|&at| pairs[at as usize].1))?;
         }
         failed?;
-        Ok(Found { counts, ids: pairs.into_iter().map(|(_, id)| id).collect() })
+        Ok(Found { counts, ids })
     }
 }
 
@@ -118,13 +127,13 @@ impl Resident {
         let (hash, _) = hash_object(&self.hasher, key).map_err(|reason| reason.named("key"))?;
         let mut ids = Vec::new();
         if limit > 0 {
-            py.detach(|| {
-                let query = self.resident.query(hash);
+            briefly(py, || {
+                let query = self.resident.query(hash)?;
                 let mut failed = Ok(());
                 self.resident.candidates(&query, |found| {
                     let allowed = if hybrid { self.tail_allows(&query, found) } else { Ok(true) };
                     match allowed {
-                        Ok(true) => ids.push(found.id),
+                        Ok(true) => failed = ids.try_push(found.id),
                         Ok(false) => {}
                         Err(error) => failed = Err(error),
                     }
@@ -151,7 +160,7 @@ impl Resident {
     /// Writes the length of each prefix in bits to the element of its filter.
     fn kept_into(&self, mut out: PyReadwriteArray1<'_, i64>) -> PyResult<()> {
         let out = out.as_slice_mut()?;
-        for (id, kept) in self.resident.kept() {
+        for (id, kept) in self.resident.kept()? {
             if let Some(place) = out.get_mut(id as usize) {
                 *place = kept as i64;
             }

@@ -3,12 +3,14 @@
 use super::super::batch;
 use super::super::files::{Files, Tail};
 use super::super::keys::hash_object;
+use super::super::release::{briefly, released};
 use super::directory::Directory;
 use super::lookup::{Arrays, Found, candidates_many};
 use crate::collection::sliced::{self, Match};
 use crate::collection::{Query, may_hold};
 use crate::error::Result;
 use crate::hash::{Hash128, Hasher};
+use crate::interrupt;
 use numpy::{PyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -44,7 +46,7 @@ impl Sliced {
         }
         self.reads.fetch_add(1, Relaxed);
         let kept = filter.size / u64::from(filter.hashes.max(1)) * u64::from(found.segments);
-        let query = Query::new(hash, filter.hashes.into(), 0);
+        let query = Query::new(hash, filter.hashes.into(), 0)?;
         may_hold(filter, &query, kept..filter.size, &mut Tail::new(&self.files, row.place))
     }
 
@@ -65,7 +67,7 @@ impl Sliced {
         hybrid: bool,
     ) -> PyResult<Bound<'py, PyArray1<u32>>> {
         let (hash, _) = hash_object(&self.hasher, key).map_err(|reason| reason.named("key"))?;
-        let ids = py.detach(|| self.lookup(hash, limit, hybrid))?;
+        let ids = briefly(py, || self.lookup(hash, limit, hybrid))?;
         Ok(PyArray1::from_vec(py, ids))
     }
 
@@ -82,7 +84,8 @@ impl Sliced {
         candidates_many(py, &self.hasher, keys, work, |part| {
             let mut found = Found::default();
             for &hash in part {
-                found.push(&self.lookup(hash, limit, hybrid)?);
+                interrupt::check();
+                found.push(&self.lookup(hash, limit, hybrid)?)?;
             }
             Ok(found)
         })
@@ -96,7 +99,7 @@ impl Sliced {
         limit: usize,
     ) -> PyResult<Bound<'py, PyArray1<u32>>> {
         let hashes = batch::hashes(py, &self.hasher, terms)?;
-        let ids = py.detach(|| self.sliced.search(&hashes, limit, None))?;
+        let ids = released(py, || self.sliced.search(&hashes, limit, None))??;
         Ok(PyArray1::from_vec(py, ids))
     }
 
@@ -116,8 +119,8 @@ impl Sliced {
 
     /// Memory of this many sets apart from their bits, by class, with at most this many segments in all.
     #[staticmethod]
-    fn least_bytes(classes: Vec<usize>, sets: usize, segments: usize) -> usize {
-        sliced::Sliced::least_bytes(&classes, sets, segments)
+    fn max_overhead(classes: Vec<usize>, sets: usize, segments: usize) -> usize {
+        sliced::Sliced::max_overhead(&classes, sets, segments)
     }
 
     /// Total bits of the rows.
@@ -128,8 +131,8 @@ impl Sliced {
 
     /// Memory apart from the bits of the rows.
     #[getter]
-    fn overhead(&self) -> usize {
-        self.sliced.overhead()
+    fn overhead(&self) -> PyResult<usize> {
+        Ok(self.sliced.overhead()?)
     }
 
     /// How many times the rest of a filter was read from the file.
