@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import threading
 from bisect import bisect_left, insort
@@ -10,10 +11,7 @@ from typing import Any
 
 from tamis import _native
 from tamis._native import encode_hashes
-from tamis.stores._encoding import decode_hashes
-from tamis.stores._keyvalue import changes_without_journal, epoch_number
-from tamis.stores._lease import LocalLease
-from tamis.stores.contract import (
+from tamis.stores.base import (
     Changes,
     Commit,
     Hasher,
@@ -21,10 +19,12 @@ from tamis.stores.contract import (
     PlainKey,
     Store,
     Value,
-    attach_error,
     batches,
+    commit_of,
     lease_error,
 )
+from tamis.stores.encoding import decode_hashes
+from tamis.stores.lease import LocalLease
 
 
 class Memory(Store):
@@ -43,9 +43,9 @@ class Memory(Store):
         self._lock = threading.RLock()
         self._values: dict[PlainKey, Value] = {}
         self._hashes: list[bytes] = []
-        self._notes: dict[str, bytes] = {}
+        self._metadata: dict[str, bytes] = {}
         self._history = secrets.token_hex(8)
-        self._epoch = f"1.{self._history}"
+        self._version = 1
         self._lease = LocalLease()
         self._hasher: Hasher | None = None
         self._name: bytes | None = None
@@ -54,40 +54,42 @@ class Memory(Store):
         """Return the value of each key, or `None` where it is absent."""
         return [self._values.get(key) for key in keys]
 
-    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str) -> Commit:
-        """Write distinct keys and their hashes."""
+    def put_many(
+        self, keys: Sequence[PlainKey], values: Sequence[Value], owner: str, since: str = ""
+    ) -> Commit:
+        """Write distinct keys."""
         with self._lock:
             self._check_lease(owner)
-            if self._hasher is None:
-                raise attach_error()
             existed = [key in self._values for key in keys]
-            before = self._epoch
             for encoded in self._encoded_hashes(
                 [k for k, was in zip(keys, existed, strict=True) if not was]
             ):
                 insort(self._hashes, encoded)
             self._values.update(zip(keys, values, strict=True))
-            return self._commit(existed, before, not all(existed))
+            return self._commit(keys, existed, since, adding=True)
 
-    def delete_many(self, keys: Sequence[PlainKey], owner: str) -> Commit:
-        """Delete distinct keys and their hashes."""
+    def delete_many(self, keys: Sequence[PlainKey], owner: str, since: str = "") -> Commit:
+        """Delete distinct keys."""
         with self._lock:
             self._check_lease(owner)
-            if self._hasher is None:
-                raise attach_error()
             existed = [key in self._values for key in keys]
-            before = self._epoch
             gone = [key for key, was in zip(keys, existed, strict=True) if was]
-            for key, encoded in zip(gone, self._encoded_hashes(gone), strict=True):
-                del self._values[key]
+            for encoded in self._encoded_hashes(gone):
                 del self._hashes[bisect_left(self._hashes, encoded)]
-            return self._commit(existed, before, bool(gone))
+            for key in gone:
+                del self._values[key]
+            return self._commit(keys, existed, since, adding=False)
 
     def contents(self) -> tuple[str, Iterator[list[Any]]]:
-        """Return the epoch and the keys at that epoch, in batches."""
+        """Return the position and the keys at that position, in batches."""
         with self._lock:
             keys = list(self._values)
-            return self._epoch, batches(keys)
+            return self._position, batches(keys)
+
+    def sample(self, count: int) -> list[Any]:
+        """Return a few of the keys, drawn at random."""
+        with self._lock:
+            return random.sample([*self._values], min(count, len(self._values)))
 
     def run(self, lo: int, hi: int) -> HashRows:
         """Return the hashes whose first word is from ``lo`` to ``hi``."""
@@ -101,15 +103,10 @@ class Memory(Store):
         with self._lock:
             return iter([decode_hashes(self._hashes)])
 
-    def epoch(self) -> str:
-        """Return the current epoch."""
-        return self._epoch
-
-    def changes(
-        self, since: str, until: str | None = None, limit: int | None = None
-    ) -> Changes | None:
-        """Return no changes if the epochs are equal; otherwise `None`, as there is no journal."""
-        return changes_without_journal(since, self._epoch if until is None else until)
+    def changes(self, since: str, limit: int | None = None) -> Changes | None:
+        """Return no changes at the same position; otherwise `None`, as there is no journal."""
+        position = self._position
+        return Changes(position, [], []) if since == position else None
 
     def attach(self, owner: str, hasher: Hasher, name: bytes) -> None:
         """Index keys with this hasher; rebuild the index if it had another name."""
@@ -134,24 +131,31 @@ class Memory(Store):
         """Return the metadata of this name; first set it to ``value``, if given."""
         with self._lock:
             if value is not None:
-                self._notes[name] = value
-            return self._notes.get(name)
+                self._metadata[name] = value
+            return self._metadata.get(name)
 
     def close(self) -> None:
         """Do nothing; the keys remain for the next guard."""
 
     def _encoded_hashes(self, keys: Sequence[PlainKey]) -> list[bytes]:
-        assert self._hasher is not None
-        return encode_hashes(self._hasher(keys)) if keys else []
+        """Return the hashes of keys for the index, if there is one."""
+        return encode_hashes(self._hasher(keys)) if keys and self._hasher is not None else []
 
     def _check_lease(self, owner: str) -> None:
         if self._lease.holder != owner:
             raise lease_error(self._lease.holder)
 
-    def _commit(self, existed: list[bool], before: str, changed: bool) -> Commit:
-        if changed:
-            self._epoch = f"{epoch_number(self._epoch) + 1}.{self._history}"
-        return Commit(existed, before, self._epoch)
+    def _commit(
+        self, keys: Sequence[PlainKey], existed: list[bool], since: str, *, adding: bool
+    ) -> Commit:
+        before = self._position
+        if not all(was == adding for was in existed):
+            self._version += 1
+        return commit_of(keys, existed, adding, since, before, self._position)
+
+    @property
+    def _position(self) -> str:
+        return f"{self._version}.{self._history}"
 
 
 class Hashes(_native.Hashes):
