@@ -16,17 +16,18 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from tamis._checks import check_int
-from tamis.guard.page_data import Sample, Series, compare_filters
 
 if TYPE_CHECKING:
-    from tamis.guard.guard import Guard
+    from tamis.guard.statistics import GuardStats
+    from tamis.guard.sync import Guard
 
 _INTERVAL = 1.0
 """Seconds between points of the series."""
@@ -35,6 +36,11 @@ _COMPARE_EVERY, _COMPARE_SHARE = 10.0, 50
 """Seconds between comparisons of filters, and at least this many times as long as one takes."""
 
 _MIN_TOKEN = 16
+
+_MAX_POINTS = 600
+_MAX_QUERIES = 20_000
+_MIN_QUERIES = 500
+"""Sampled queries for absent keys that a comparison of filters needs."""
 
 
 class Page:
@@ -106,7 +112,7 @@ class Page:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
-        self._guard._page_closed()
+        self._guard.page_closed()
 
     def _record(self) -> None:
         while not self._closed.wait(_INTERVAL):
@@ -126,6 +132,119 @@ class Page:
 
     def __repr__(self) -> str:
         return f"<tamis.guard.Page of {self._guard.name!r} at {self.url.partition('?')[0]}>"
+
+
+class Point(NamedTuple):
+    """The statistics of a guard at a time, in seconds since the page was opened."""
+
+    time: float
+    queries: int
+    reads_saved: int
+    false_positives: int
+    passed: int
+    adaptations: int
+    rebuilds: int
+    memory: int
+    trusted: bool
+    expected_fpr: float
+
+
+class Series:
+    """The statistics over time; when there are too many points, every other one is dropped."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+        self._points: list[Point] = []
+        self._step, self._count = 1, 0
+
+    def record(self, stats: GuardStats) -> None:
+        """Add the statistics as they are now."""
+        fields = {name: getattr(stats, name) for name in Point._fields[1:]}
+        with self._lock:
+            if self._count % self._step == 0:
+                self._points.append(Point(time.monotonic() - self._start, **fields))
+            self._count += 1
+            if len(self._points) > _MAX_POINTS:
+                del self._points[1::2]
+                self._step *= 2
+
+    def read(self) -> list[Point]:
+        """Return the points so far."""
+        with self._lock:
+            return list(self._points)
+
+
+class Sample:
+    """Every n-th query for an absent key; when there are too many, n is doubled."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: list[Any] = []
+        self._step, self._count = 1, 0
+
+    def add(self, keys: Iterable[Any]) -> None:
+        """Add keys that the store does not have."""
+        with self._lock:
+            for key in keys:
+                self._count += 1
+                if self._count % self._step == 0:
+                    self._queries.append(key)
+                    if len(self._queries) >= _MAX_QUERIES:
+                        self._queries = self._queries[1::2]
+                        self._step *= 2
+
+    def record(self, keys: Iterable[Any], values: Iterable[Any]) -> None:
+        """Add the keys of a query that have no value."""
+        self.add(key for key, value in zip(keys, values, strict=True) if value is None)
+
+    def read(self) -> list[Any]:
+        """Return the sampled queries."""
+        with self._lock:
+            return list(self._queries)
+
+
+def compare_filters(guard: Guard, queries: list[Any]) -> dict[str, Any] | None:
+    """Predict the false-positive rates of other filters of the same size for these queries.
+
+    `None` if there are too few queries, or no filter of this size fits.
+    """
+    from tamis import Workload, advise
+
+    plain = [guard.to_plain(key) for key in queries]
+    kinds = [[key for key in plain if isinstance(key, kind)] for kind in (bytes, int)]
+    known: Any = max(kinds, key=len)  # a workload has keys of one type
+    filter, stats = guard.filter, guard.stats
+    keys = len(filter)
+    if len(known) < _MIN_QUERIES or not keys:
+        return None
+    needs = {"store"}
+    if filter.inserts:
+        needs.add("insert")
+    try:
+        advice = advise(
+            keys,
+            Workload.from_queries(known),
+            bits_per_key=filter.size_in_bits / keys,
+            expected_queries=max(stats.negatives, len(known)),
+            present=stats.true_positives / max(stats.queries, 1),
+            needs=needs,
+        )
+    except ValueError:
+        return None
+    return {
+        "queries": len(known),
+        "choices": [
+            {
+                "name": choice.name,
+                "filter": choice.filter,
+                "rate": float(choice.expected_fpr),
+                "bits_per_key": float(choice.bits_per_key),
+                "reason": choice.reason,
+            }
+            for choice in advice.choices
+        ],
+    }
 
 
 def check_address(port: int, host: str, token: str | None) -> bool:

@@ -1,16 +1,64 @@
-"""The counters of a guard, its history, and a monitor of its false-positive rate."""
+"""The counters of a guard, its history, a monitor of its false-positive rate, and its log."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from tamis._clock import now
 from tamis._native import Gate
-from tamis.guard.log import Log
 from tamis.planning.rates import interval
+
+_logger = logging.getLogger("tamis.guard")
+
+_LOG_SECONDS = 10.0
+"""Between two lines of one kind."""
+
+
+class Log:
+    """Writes lines to the logger ``tamis.guard``.
+
+    Lines of one kind have the same format. Lines that come too soon are left out and counted; the
+    next line of their kind ends with the count.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._kinds: dict[str, tuple[float, int]] = {}
+        """When a line of a kind may be written again, and how many were left out."""
+
+    def info(self, message: str, *arguments: Any) -> None:
+        """Log a routine event."""
+        self._write(logging.INFO, message, arguments)
+
+    def warning(self, message: str, *arguments: Any) -> None:
+        """Log a condition that may need attention."""
+        self._write(logging.WARNING, message, arguments)
+
+    def error(self, message: str, *arguments: Any, exc_info: bool = False) -> None:
+        """Log a failure, with the traceback if ``exc_info`` is set."""
+        self._write(logging.ERROR, message, arguments, exc_info)
+
+    def _write(
+        self, level: int, message: str, arguments: tuple[Any, ...], exc_info: bool = False
+    ) -> None:
+        if not _logger.isEnabledFor(level):
+            return
+        at = now()
+        with self._lock:
+            after, left_out = self._kinds.get(message, (at, 0))
+            if at < after:
+                self._kinds[message] = after, left_out + 1
+                return
+            self._kinds[message] = at + _LOG_SECONDS, 0
+        more = f" ({left_out} such lines were left out before)" if left_out else ""
+        text = f"%s: {message}{more}"
+        _logger.log(level, text, self._name, *arguments, exc_info=exc_info, stacklevel=3)
 
 
 @dataclass(frozen=True)
@@ -29,7 +77,11 @@ class GuardStats:
     true_positives: int = 0
     """Queries that the filter accepted and the store had a value for."""
     false_positives: int = 0
-    """Queries that the filter accepted but the store had no value for: wasted reads."""
+    """Queries that the filter accepted but the store had no value for."""
+    wasted_reads: int = 0
+    """Reads for them; a key that a batch has several times is read once."""
+    accepted: int = 0
+    """Queries of `maybe` that the filter accepted; the guard does not know their outcome."""
     passed: int = 0
     """Queries sent to the store because the filter could not be trusted at the time."""
     adaptations: int = 0
@@ -38,6 +90,10 @@ class GuardStats:
     """False positives it did not adapt to: over the limit, overtaken by a write, or unfixable."""
     change_checks: int = 0
     """How often the store was checked for changes of its keys, by queries or in the background."""
+    audits: int = 0
+    """Keys that were drawn from the store to check that the filter accepts them."""
+    audit_failures: int = 0
+    """Keys of these that it denied, after which it was rebuilt."""
     rebuilds: int = 0
     """How often the filter was built from, or checked against, the store's keys."""
     trusted: bool = True
@@ -81,7 +137,7 @@ class Counters:
         self._lock = threading.Lock()
         numbers = (field.name for field in fields(GuardStats) if field.type in (int, "int"))
         self._counts = dict.fromkeys(numbers, 0)
-        # Repeats by a word of the hash, of those words that end in `_sampled` zero bits.
+        # Repeats by a word of the hash, for words that end in `_sampled` zero bits.
         self._repeats: dict[int, int] = {}
         self._sampled = 0
 
@@ -256,13 +312,13 @@ class Rates:
         self.record([])
         return self._history.read()
 
-    def record(self, wrong: list[int]) -> None:
+    def record(self, wrong: list[int], reads: int = 0) -> None:
         """Count false positives, given by a word of their hashes, and the queries counted natively.
 
         Report when the rate of recent queries rises above the expected one, and when it is back.
         """
         if wrong:
-            self._counters.count(queries=len(wrong), false_positives=len(wrong))
+            self._counters.count(queries=len(wrong), false_positives=len(wrong), wasted_reads=reads)
             self._counters.count_repeats(wrong)
         with self._recording:
             denied, found = self._gate.denied, self._gate.found
@@ -278,10 +334,34 @@ class Rates:
         if self._on_rate is not None:
             self._on_rate(window)
             return
-        now = "above the expected one" if self._monitor.above else "back to normal"
+        state = "above the expected one" if self._monitor.above else "back to normal"
         self._log.warning(
-            f"false-positive rate is {now}: %.3g observed (%.3g to %.3g), %.3g expected",
+            f"false-positive rate is {state}: %.3g observed (%.3g to %.3g), %.3g expected",
             window.observed_fpr,
             *window.interval,
             window.expected_fpr,
         )
+
+
+class Limit:
+    """A token bucket: at most ``per_second`` on average, in bursts of up to one second's worth."""
+
+    def __init__(self, per_second: float | None) -> None:
+        """Start with a full bucket; `None` means no limit."""
+        self._rate = per_second
+        self._lock = threading.Lock()
+        self._left = max(per_second or 0.0, 1.0 if per_second else 0.0)
+        self._last = now()
+
+    def take(self, wanted: int) -> int:
+        """Return how many of ``wanted`` are allowed now, and take them from the bucket."""
+        if self._rate is None:
+            return wanted
+        with self._lock:
+            at = now()
+            full = max(self._rate, 1.0) if self._rate else 0.0
+            self._left = min(full, self._left + self._rate * (at - self._last))
+            self._last = at
+            taken = min(wanted, int(self._left))
+            self._left -= taken
+            return taken

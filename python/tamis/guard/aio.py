@@ -1,9 +1,9 @@
 """`AsyncGuard`: a guard for asyncio.
 
-It wraps a `Guard` and uses its gate, filter and trust. A "no" of the filter is answered without a
-task switch. Values are read with the asynchronous client of the store, if it has one
-(`stores/_readers.py`), and otherwise in a thread. Everything else that waits for the store runs in
-a thread as well: change checks, adaptations, rebuilds.
+It wraps a `Guard`, and takes the steps of its queries without blocking the event loop. A "no" of
+the filter is answered without a task switch. Values are read with the asynchronous client of the
+store, if it has one (`Store.open_reader`), and otherwise in a thread. Everything else that waits
+for the store runs in a thread as well: change checks, adaptations, rebuilds.
 
 Writes run one after another in one thread. A task that is cancelled stops waiting for its write,
 but the write runs to its end if it has begun, and does not happen at all if it has not. So a write
@@ -15,16 +15,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tamis._checks import check_int
-from tamis._native import plain_keys
-from tamis.guard.filter_choice import check_is_store
-from tamis.guard.guard import Guard
-from tamis.guard.keys import read_pairs, to_list
+from tamis._native import key_list
+from tamis.guard.opening import check_is_store, closing_parts
 from tamis.guard.statistics import GuardStats, Window
-from tamis.stores._readers import Reader, open_reader
-from tamis.stores.contract import GivenKey, GivenKeys, PlainKey, Store, Value
+from tamis.guard.sync import Adapt, Guard, Read, Steps, read_pairs
+from tamis.stores.base import GivenKey, GivenKeys, PlainKey, Reader, Store, Value
 
 if TYPE_CHECKING:
     from tamis.guard.page import Page
@@ -53,7 +52,7 @@ class AsyncGuard:
     ) -> None:
         """Prepare a guard; the store is first used by ``async with``, or by the first call."""
         check_is_store(store)
-        threads = check_int("threads", threads, 4096, least=1)
+        threads = check_int("threads", threads, 4096, minimum=1)
         self.store = store
         self.name: str = options.get("name", "guard")
         self._arguments = (filter, options)
@@ -87,10 +86,10 @@ class AsyncGuard:
         filter, options = self._arguments
         guard = await self._in_writer(lambda: Guard(self.store, filter, **options))
         try:
-            self._reader = await open_reader(self.store)
+            self._reader = await self.store.open_reader()
         except BaseException:
             # The next attempt is another owner, which would have to wait for the lease.
-            await self._in_writer(guard._trust.close)
+            await self._in_writer(guard.driver.close)
             raise
         self._guard, self._loop = guard, asyncio.get_running_loop()
         return guard
@@ -102,53 +101,53 @@ class AsyncGuard:
         guard = self._guard
         if guard is None:
             guard = await self._open()
-        plain: Any = key if guard._from_plain is None else guard._to_plain(key)
-        lookup = guard._lookup(plain)
-        if lookup is None:
-            if guard._page is not None:
-                self._sample(guard, [key], [None])
+        lookup = guard.lookup(guard.to_plain(key) if guard.translates else key)
+        if lookup is None and guard.on_query is None:
             return None
-        if not lookup.accepted:
-            if not await self._in_thread(guard._trust.refresh):
-                return (await self._pass_on(guard, [key], [lookup.key]))[0]
-            if not guard._gate.accepts(lookup):
-                guard._gate.count_denied(1)
-                self._sample(guard, [key], [None])
-                return None
-        counts = guard._replica.regions.counts.copy()
-        value = (await self._read([lookup.key]))[0]
-        if value is not None:
-            guard._gate.count_found(1)
-            return value
-        hashes = lookup.hashes
-        guard._rates.record(hashes[:, 1].tolist())
-        self._sample(guard, [key], [None])
-        await self._in_thread(lambda: guard._adapter.adapt([plain], hashes, counts))
-        return None
+        return await self._take(guard, guard.get_steps(key, lookup))
 
     async def get_many(self, keys: GivenKeys) -> list[Value | None]:
         """Return the value of each key, or `None` where it is absent.
 
         Each distinct key that the filter accepts is read once.
         """
-        guard = self._guard
-        if guard is None:
-            guard = await self._open()
-        given = to_list(keys)
-        plain = given if guard._from_plain is None else [guard._to_plain(key) for key in given]
-        filter = guard._gate.current_filter()
-        if filter is None:
-            if not await self._in_thread(guard._trust.refresh):
-                return await self._pass_on(guard, given, plain_keys(plain))
-            filter = guard._replica.filter
-        lookups = guard._look_up(filter, plain)
-        distinct = lookups.distinct
-        found = dict(zip(distinct, await self._read(distinct), strict=True)) if distinct else {}
-        answers, wrong = guard._answer(lookups, found)
-        self._sample(guard, given, answers)
-        if wrong.keys:
-            await self._in_thread(lambda: guard._adapter.adapt(*wrong))
-        return answers
+        guard = self._guard or await self._open()
+        values: list[Value | None] = await self._take(guard, guard.get_many_steps(keys))
+        return values
+
+    async def maybe(self, key: GivenKey) -> bool:
+        """Return whether the store may have a key, without reading its value."""
+        guard = self._guard or await self._open()
+        lookup = guard.lookup(guard.to_plain(key) if guard.translates else key)
+        maybe: bool = await self._take(guard, guard.maybe_steps(key, lookup))
+        return maybe
+
+    async def maybe_many(self, keys: GivenKeys) -> list[bool]:
+        """Return for each key whether the store may have it."""
+        guard = self._guard or await self._open()
+        maybe: list[bool] = await self._take(guard, guard.maybe_many_steps(keys))
+        return maybe
+
+    async def _take(self, guard: Guard, steps: Steps) -> Any:
+        """Take the steps of a query; other tasks run while it waits."""
+        answer: Any = None
+        try:
+            while True:
+                step = steps.send(answer)
+                if isinstance(step, Read):
+                    answer = await self._read(step.keys)
+                elif isinstance(step, Adapt):
+                    answer = await self._in_thread(partial(guard.adapt, step))
+                else:
+                    answer = await self._in_thread(guard.driver.refresh)
+        except StopIteration as end:
+            return end.value
+
+    async def _read(self, keys: list[PlainKey]) -> list[Value | None]:
+        if self._reader is not None:
+            self._check_loop()
+            return await self._reader.get_many(keys)
+        return await self._in_thread(lambda: self.store.get_many(keys))
 
     async def contains(self, key: GivenKey) -> bool:
         """Return whether the store has a key."""
@@ -158,37 +157,11 @@ class AsyncGuard:
         """Iterate over the keys of the store, text as bytes."""
         guard = await self._open()
         _, parts = await self._in_thread(self.store.contents)
-        try:
+        from_plain = self.store.from_plain if guard.translates else None  # type: ignore[attr-defined]
+        with closing_parts(parts):
             while (part := await self._in_thread(lambda: next(parts, None))) is not None:
                 for key in part:
-                    yield key if guard._from_plain is None else guard._from_plain(key)
-        finally:
-            if hasattr(parts, "close"):
-                parts.close()
-
-    async def _pass_on(
-        self, guard: Guard, given: list[Any], plain: list[PlainKey]
-    ) -> list[Value | None]:
-        """Read keys from the store, without the filter."""
-        distinct = list(dict.fromkeys(plain))
-        found = dict(zip(distinct, await self._read(distinct), strict=True)) if distinct else {}
-        guard._counters.count(queries=len(plain), passed=len(plain))
-        answers = [found[key] for key in plain]
-        self._sample(guard, given, answers)
-        return answers
-
-    async def _read(self, keys: list[PlainKey]) -> list[Value | None]:
-        if self._reader is not None:
-            self._check_loop()
-            return await self._reader.get_many(keys)
-        return await self._in_thread(lambda: self.store.get_many(keys))
-
-    @staticmethod
-    def _sample(guard: Guard, keys: list[Any], values: list[Value | None]) -> None:
-        """Keep absent keys for the page, if one is served."""
-        page = guard._page
-        if page is not None:
-            page.sample.add(key for key, value in zip(keys, values, strict=True) if value is None)
+                    yield key if from_plain is None else from_plain(key)
 
     # Writes.
 
@@ -210,7 +183,7 @@ class AsyncGuard:
     async def delete_many(self, keys: GivenKeys) -> list[bool]:
         """Delete keys in one commit; return for each whether it was present."""
         guard = await self._open()
-        given: Any = to_list(keys)
+        given: Any = key_list(keys)
         return await self._in_writer(lambda: guard.delete_many(given))
 
     # State.
@@ -329,4 +302,4 @@ class AsyncGuard:
         """Log the error of a write that no task waits for."""
         guard = self._guard or self._closed_guard
         if guard is not None and not done.cancelled() and (error := done.exception()) is not None:
-            guard._log.warning("a write failed after its task was cancelled: %s", error)
+            guard.log.warning("a write failed after its task was cancelled: %s", error)
