@@ -1,53 +1,66 @@
-"""Input records: text, CSV, Parquet and Arrow, compressed or not, in bounded memory.
+"""Input records: text, CSV, JSON lines, Parquet and Arrow, compressed or not, in bounded memory.
 
 Records are read in batches: lists of lines (bytes), Arrow record batches, or without pyarrow
-`CsvBatch`. Batches are large, so that only a regular expression, and CSV without pyarrow, run
-Python code for each key.
+`CsvBatch`. Batches are large, so that only lines that are searched, JSON, and CSV without pyarrow
+run Python code for each key.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from tamis._columns import drop_null, join, pyarrow
-from tamis._compressed import DAMAGED, decompress
-from tamis.cli._csv import CsvBatch, column_names, read_csv
-from tamis.cli._integers import parse_column, parse_integers
-from tamis.cli._output import print_stderr, progress
-from tamis.cli._stream import BLOCK, open_stream, read_lines, seekable
-
-Format = Literal["auto", "text", "csv", "tsv", "parquet", "arrow"]
-
-LogFormat = Literal["combined", "common"]
-
-_ACCESS_LOG = re.compile(
-    rb"(?P<host>\S+) \S+ (?P<user>\S+) \[(?P<time>[^\]]+)\] "
-    rb'"(?P<method>[A-Z]+) (?P<path>[^ "]+)[^"]*" (?P<status>\d{3}) (?P<size>\d+|-)'
-    rb'(?: "(?P<referer>[^"]*)" "(?P<agent>[^"]*)")?'
+from tamis._compressed import DAMAGED
+from tamis.cli._lines import (
+    FIELDS,
+    MAX_SEARCHED,
+    JsonLines,
+    LineKeys,
+    LogFormat,
+    LogLines,
+    PatternLines,
+    parse_json_line,
+    parse_log_line,
+    search_lines,
 )
-"""A line of a web server's log, in the common log format or the longer combined one."""
+from tamis.cli._output import print_stderr, progress
+from tamis.cli._readers import (
+    Input,
+    column_names,
+    open_input,
+    parse_column,
+    parse_integers,
+    read_arrow,
+    read_csv,
+    read_lines,
+    read_parquet,
+)
 
-_BATCH_ROWS = 1 << 16
-"""CsvBatch of a table read at a time."""
+Format = Literal["auto", "text", "csv", "tsv", "jsonl", "parquet", "arrow"]
+
+_ENDINGS: dict[str, Format] = {
+    "csv": "csv", "tsv": "tsv", "jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet",
+}  # fmt: skip
+"""Formats by the ending of a name, which may be followed by the ending of a compression."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Source:
     """An input: a path or "-", the columns that hold the keys, and how to read them."""
 
     path: str
     columns: tuple[str, ...] = ()
-    """The columns of the keys; the values of several columns are a tuple."""
+    """The columns of the keys, of which the values are a tuple if there are several. "name:int"
+    reads a column as integers."""
     format: Format = "auto"
     integers: bool = False
+    """Whether all keys that are text are read as integers."""
     default_columns: tuple[str, ...] = ()
     """The columns to read if ``columns`` is empty and the table has all of these."""
     column_option: str = "--column"
@@ -61,11 +74,26 @@ class Source:
     one of them is set."""
     prints: bool = False
     """Whether results are printed while reading: then there is no progress bar."""
+    _lines: LineKeys | None = field(default=None, init=False)
+    """How to find the key in a line, known after the input was opened; None if it is the line."""
+    _is_table: bool = field(default=False, init=False)
+    _empty_is_null: bool = field(default=False, init=False)
+    """Whether an empty value of a table is null, as CSV has no other way to write null."""
 
     @property
     def name(self) -> str:
         """The name used in messages."""
         return "standard input" if self.path == "-" else self.path
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the lines are JSON objects; known after the first batch."""
+        return isinstance(self._lines, JsonLines)
+
+    @property
+    def may_lack_keys(self) -> bool:
+        """Whether a record may have no key; known after the first batch."""
+        return self.is_json or self._is_table
 
     def batches(self, *, all_columns: bool = True) -> Iterator[Any]:
         """Read the records, or only the key columns; raise ValueError if there are none."""
@@ -81,8 +109,8 @@ class Source:
             raise ValueError(f"{self.name} is empty: expected at least one record")
 
     def read_keys(self) -> Iterator[Any]:
-        """Read the keys; empty lines and nulls are skipped."""
-        empty = True
+        """Read the keys. Empty lines are skipped; records with a null key also, and counted."""
+        empty, records, keyed = True, 0, 0
         for batch in self.batches(all_columns=False):
             filled = list(filter(None, batch)) if isinstance(batch, list) else batch
             if empty and self.format == "auto" and self._looks_like_a_log(filled):
@@ -90,36 +118,49 @@ class Source:
                     f"tamis: {self.name} looks like the log of a web server: each line is a key"
                 )
             column = self.key_column(filled)
-            if not isinstance(column, list):
-                column = drop_null(column)
-            if len(column):
+            keys = without_null(column)
+            records, keyed = records + len(column), keyed + len(keys)
+            if len(keys):
                 empty = False
-                yield column
+                yield keys
         if empty:
             raise ValueError(f"{self.name} has no keys: expected at least one")
+        self.report_null(records - keyed, records, "are skipped")
+
+    def report_null(self, nulls: int, records: int, effect: str) -> None:
+        """Print how many records have no key, and what happens to them."""
+        if nulls:
+            print_stderr(
+                f"tamis: {nulls:,} of {records:,} records of {self.name} have no key (a null) "
+                f"and {effect}"
+            )
 
     def _looks_like_a_log(self, lines: Any) -> bool:
         """Return whether whole lines of a web server's log are read as keys."""
-        lines = lines if isinstance(lines, list) and self._pattern() is None else []
-        return bool(lines and isinstance(lines[0], bytes) and _ACCESS_LOG.match(lines[0]))
+        lines = lines if isinstance(lines, list) and self._lines is None else []
+        return bool(lines and isinstance(lines[0], bytes) and parse_log_line(lines[0]))
 
     def read_costs(self, column: str) -> Iterator[tuple[Any, Any]]:
         """Read the keys of a table, and the numbers in another column; null keys are skipped."""
+        nulls = records = 0
         for batch in self.batches():
             if isinstance(batch, list):
                 raise ValueError(
-                    f"--cost-column is {column!r}, but {self.name} is text, which has no columns; "
-                    "use a table"
+                    f"--cost-column is {column!r}, but {self.name} is not a table; use CSV, "
+                    "Parquet or Arrow"
                 )
             if column not in column_names(batch):
                 columns = ", ".join(column_names(batch))
                 raise ValueError(f"{self.name} has no column {column!r}; its columns are {columns}")
             keys, costs = self.key_column(batch), batch.column(column)
-            if isinstance(batch, CsvBatch):
-                yield keys, self._costs(column, costs)
-                continue
-            filled = keys.is_valid()
-            yield keys.filter(filled), self._costs(column, costs.filter(filled))
+            filled = is_filled(keys)
+            records, nulls = records + len(filled), nulls + int((~filled).sum())
+            if isinstance(costs, list):
+                costs = [cost for cost, has_key in zip(costs, filled, strict=True) if has_key]
+            else:
+                costs = costs.filter(filled)
+            yield without_null(keys), self._costs(column, costs)
+        self.report_null(nulls, records, "are skipped")
 
     def _costs(self, name: str, column: Any) -> Any:
         if isinstance(column, list):
@@ -143,31 +184,48 @@ class Source:
         return costs.to_numpy(zero_copy_only=False)
 
     def key_column(self, batch: Any) -> Any:
-        """Return the keys of a batch, one per record."""
+        """Return the keys of a batch, one per record; null where a record has none."""
         if isinstance(batch, list):
-            if (pattern := self._pattern()) is not None:
-                # One group gives bytes, several a tuple.
-                groups = self._groups(pattern)
-                found = (match for line in batch if (match := pattern.search(line)))
-                batch = [match.group(*groups) for match in found]
-                if len(groups) > 1:
-                    columns = [list(values) for values in zip(*batch, strict=True)]
-                    return list(zip(*map(self._values, columns), strict=True))
-            return self._values(batch)
-        names = self.columns_of(column_names(batch))
-        columns = [self._values(batch.column(name)) for name in names]
+            if self._lines is None:
+                return self._values(self.name, batch, self.integers)
+            found = [self._lines.find(line) for line in batch]
+            names = list(self._lines.columns)
+            blank = (None,) * len(names)
+            parts = zip(*(blank if values is None else values for values in found), strict=True)
+            columns: list[Any] = [list(part) for part in parts]
+        else:
+            names = self.columns_of(column_names(batch))
+            columns = [self._without_empty(batch.column(name)) for name in names]
+        for i, (name, is_int) in enumerate(zip(names, self._are_integers(names), strict=True)):
+            columns[i] = self._values(f"column {name!r} of {self.name}", columns[i], is_int)
         if len(columns) == 1:
             return columns[0]
-        if isinstance(batch, CsvBatch):
-            return list(zip(*columns, strict=True))
-        return _struct_column(columns, names)
+        if columns and not isinstance(columns[0], list):
+            return _struct_column(columns, names)
+        rows = zip(*columns, strict=True)
+        return [None if None in row else row for row in rows]
 
-    def _values(self, column: Any) -> Any:
-        """Return the values of a column of keys, with ``integers`` as integers."""
+    def _without_empty(self, column: Any) -> Any:
+        """Return a column of CSV with nulls for empty values."""
+        if not self._empty_is_null:
+            return column
+        if isinstance(column, list):
+            return [value or None for value in column]
+        arrow = pyarrow("a table")
+        from pyarrow import compute
+
+        return compute.if_else(compute.equal(column, ""), arrow.scalar(None, column.type), column)
+
+    def _values(self, name: str, column: Any, is_int: bool) -> Any:
+        """Return the values of a column of keys, text as integers if ``is_int``."""
         if isinstance(column, list):
             keys = [key.encode() if isinstance(key, str) else key for key in column]
-            return parse_integers(self.name, keys) if self.integers else keys
-        if not self.integers:
+            texts = [key for key in keys if isinstance(key, bytes)]
+            if not is_int or not texts:
+                return keys
+            parsed = iter(parse_integers(name, texts))
+            return [next(parsed) if isinstance(key, bytes) else key for key in keys]
+        if not is_int:
             return column
         types = pyarrow("a table").types
         if types.is_dictionary(column.type):
@@ -177,132 +235,135 @@ class Source:
             test(column.type)
             for test in (types.is_string, types.is_large_string, types.is_string_view)
         )
-        return parse_column(self.name, column) if text else column
+        return parse_column(name, column) if text else column
 
     def columns_of(self, names: list[str]) -> list[str]:
         """Return the names of the columns that hold the keys."""
         if not self.columns and len(names) == 1:
             return names
-        columns = self.columns or self.default_columns
-        if columns and all(column in names for column in columns):
-            return list(columns)
+        given = self.columns or self.default_columns
+        found = [_column_name(each, names) for each in given]
+        for name in found:
+            if name is not None and found.count(name) > 1:
+                raise ValueError(f"{self.column_option} names the column {name!r} twice")
+            if name is not None and names.count(name) > 1:
+                raise ValueError(f"{self.name} has two columns named {name!r}")
+        columns = [name for name in found if name is not None]
+        if given and len(columns) == len(given):
+            return columns
         listed = ", ".join(names)
         if not self.columns:
             raise ValueError(
                 f"{self.name} has the columns {listed}; choose one with {self.column_option}"
             )
-        missing = next(column for column in self.columns if column not in names)
+        missing = next(each for each, name in zip(given, found, strict=True) if name is None)
         raise ValueError(f"{self.name} has no column {missing!r}; its columns are {listed}")
+
+    def _are_integers(self, names: list[str]) -> list[bool]:
+        """Return which of these key columns are read as integers."""
+        typed = {*self.columns, *self.default_columns}
+        return [self.integers or (f"{name}:int" in typed and name not in typed) for name in names]
 
     def _read(self, all_columns: bool) -> Iterator[Any]:
         size = None if self.path == "-" else os.stat(self.path).st_size
         with (
             progress(self.name, size, prints=self.prints) as advance,
-            open_stream(self.path, advance) as file,
+            open_input(self.name, self.path, advance) as given,
         ):
             try:
-                yield from self._batches(decompress(file, BLOCK), all_columns)
+                yield from self._batches(given, all_columns)
             except Exception as error:
                 # The errors of pyarrow do not name the file.
                 if not type(error).__module__.startswith("pyarrow"):
                     raise
                 raise ValueError(f"{self.name}: {error}") from None
 
-    def _batches(self, stream: io.BufferedReader, all_columns: bool) -> Iterator[Any]:
-        pattern = self._pattern()
-        match "text" if pattern is not None else self._detect(stream):
-            case "text" if pattern is not None:
-                yield from self._matching(pattern, read_lines(self.name, stream))
-            case "text":
-                if self.columns:
-                    columns = ", ".join(map(repr, self.columns))
-                    raise ValueError(
-                        f"{self.column_option} is {columns}, but {self.name} is text, "
-                        "which has no columns; use --format csv to read it as a table"
-                    )
-                yield from read_lines(self.name, stream)
-            case "csv":
-                yield from self._csv(stream, ",", all_columns)
-            case "tsv":
-                yield from self._csv(stream, "\t", all_columns)
-            case "parquet":
-                yield from self._parquet(stream, all_columns)
-            case _:
-                yield from self._arrow(stream)
+    def _batches(self, given: Input, all_columns: bool) -> Iterator[Any]:
+        self._lines = searched = self._searched_lines()
+        if searched is not None:
+            yield from self._matching(searched, read_lines(given))
+            return
+        format = self._detect(given)
+        self._empty_is_null = format in ("csv", "tsv")
+        self._is_table = format in ("csv", "tsv", "parquet", "arrow")
 
-    def _detect(self, stream: io.BufferedReader) -> str:
+        def columns(names: list[str]) -> list[str] | None:
+            if all_columns and not self.columns:
+                return None
+            chosen = self.columns_of(names)  # raises if a column is missing
+            return None if all_columns else chosen
+
+        match format:
+            case "text":
+                self._refuse_columns()
+                yield from read_lines(given)
+            case "jsonl":
+                yield from self._json_lines(read_lines(given))
+            case "csv" | "tsv":
+                yield from read_csv(given, "," if format == "csv" else "\t", columns)
+            case "parquet":
+                yield from read_parquet(given, columns)
+            case _:
+                yield from read_arrow(given)
+
+    def _refuse_columns(self) -> None:
+        if self.columns:
+            columns = ", ".join(map(repr, self.columns))
+            raise ValueError(
+                f"{self.column_option} is {columns}, but {self.name} is text, "
+                "which has no columns; use --format csv to read it as a table"
+            )
+
+    def _detect(self, given: Input) -> Format:
         if self.format != "auto":
             return self.format
-        start = stream.peek(8)
+        start = given.stream.peek(8)
         if start.startswith(b"PAR1"):
             return "parquet"
         if start.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
             return "arrow"
-        if self.is_log and _ACCESS_LOG.match(start):
+        if self.is_log and parse_log_line(start[:MAX_SEARCHED].partition(b"\n")[0]):
             raise ValueError(
                 f"{self.name} looks like the log of a web server: pass --log-format combined to "
                 "use the path of each request, or --regex to use another part of each line "
                 "('.+' for all of it)"
             )
         endings = self.path.lower().split("/")[-1].split(".")[1:]
-        return next((e for e in reversed(endings) if e in ("csv", "tsv", "parquet")), "text")
+        return next((_ENDINGS[each] for each in reversed(endings) if each in _ENDINGS), "text")
 
-    def _csv(self, stream: io.BufferedReader, delimiter: str, all_columns: bool) -> Iterator[Any]:
-        """Read every value as text, unchanged: 007 is not 7."""
-        try:
-            import pyarrow as arrow
-            from pyarrow import csv as arrow_csv
-        except ImportError:
-            yield from self._csv_without_pyarrow(stream, delimiter, all_columns)
-            return
+    def _json_lines(self, batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+        """Yield lines of JSON. The first batch has the columns: an object may leave out nulls."""
+        for batch in batches:
+            lines = [line for line in batch if line.strip()]
+            if lines and self._lines is None:
+                names: dict[str, None] = {}
+                for line in lines:
+                    names |= dict.fromkeys(parse_json_line(self.name, line))
+                self._lines = JsonLines(self.name, self.columns_of(list(names)))
+            yield lines
 
-        header = stream.peek(BLOCK).split(b"\n")[0].decode("utf-8-sig").rstrip("\r")
-        if not header:
-            return
-        names = next(csv.reader([header], delimiter=delimiter))
-        wanted = names if all_columns else self.columns_of(names)
-        if not all_columns or self.columns:
-            self.columns_of(names)
-        yield from arrow_csv.open_csv(
-            stream,
-            arrow_csv.ReadOptions(block_size=BLOCK, use_threads=False),
-            arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(names, arrow.string()), include_columns=wanted
-            ),
-        )
-
-    def _csv_without_pyarrow(
-        self, stream: io.BufferedReader, delimiter: str, all_columns: bool
-    ) -> Iterator[Any]:
-        """Read CSV without pyarrow."""
-        for batch in read_csv(self.name, stream, delimiter, _BATCH_ROWS):
-            if not all_columns or self.columns:
-                self.columns_of(batch.names)
-            yield batch
-
-    def _pattern(self) -> re.Pattern[bytes] | None:
+    def _searched_lines(self) -> LogLines | PatternLines | None:
+        """Return how --regex or --log-format find the key in a line, if one of them is given."""
         if self.regex is not None and self.log_format is not None:
             raise ValueError("pass at most one of --regex and --log-format")
         if (self.regex or self.log_format) and self.format not in ("auto", "text"):
             raise ValueError(f"--regex and --log-format read text, not --format {self.format}")
         if self.log_format is not None:
-            return _ACCESS_LOG
+            return LogLines(self._log_columns())
         try:
-            return None if self.regex is None else re.compile(self.regex.encode())
+            return None if self.regex is None else PatternLines(re.compile(self.regex.encode()))
         except re.error as error:
             raise ValueError(f"--regex is not a regular expression: {error}") from None
 
-    def _groups(self, pattern: re.Pattern[bytes]) -> list[int | str]:
-        """Return the groups of the pattern that are the key."""
-        if self.log_format is None:
-            return [min(pattern.groups, 1)]
-        fields = list(pattern.groupindex)
-        for columns in (self.columns, self.default_columns):
-            if columns and all(column in fields for column in columns):
-                return list(columns)
+    def _log_columns(self) -> list[str]:
+        """Return the fields of a web server's log that are the key."""
+        fields = list(FIELDS)
+        for given in (self.columns, self.default_columns):
+            names = [_column_name(each, fields) for each in given]
+            if names and None not in names:
+                return [name for name in names if name]
         for column in self.columns:
-            if column not in fields:
+            if _column_name(column, fields) is None:
                 raise ValueError(
                     f"{self.column_option} must be a field of the log ({', '.join(fields)}), "
                     f"not {column!r}"
@@ -310,56 +371,48 @@ class Source:
         return ["path"]
 
     def _matching(
-        self, pattern: re.Pattern[bytes], batches: Iterator[list[bytes]]
+        self, keys: LogLines | PatternLines, batches: Iterator[list[bytes]]
     ) -> Iterator[list[bytes]]:
         """Yield the lines that match and have a key; print how many do not."""
-        groups, lines, skipped = self._groups(pattern), 0, 0
+        lines = unmatched = too_long = 0
         for batch in batches:
-            found = [
-                line
-                for line in batch
-                if (m := pattern.search(line)) and all(m[group] for group in groups)
-            ]
-            filled = sum(map(bool, batch))
-            lines, skipped = lines + filled, skipped + filled - len(found)
-            yield found
-        option = "--log-format" if self.regex is None else "--regex"
-        if skipped == lines > 0:
-            raise ValueError(f"{self.name} has no line that matches {option}")
-        if skipped:
+            searched = search_lines(keys, batch)
+            lines += len(searched.found) + searched.unmatched + searched.too_long
+            unmatched, too_long = unmatched + searched.unmatched, too_long + searched.too_long
+            yield searched.found
+        if too_long:
             print_stderr(
-                f"tamis: {skipped:,} of {lines:,} lines of {self.name} do not match {option}"
+                f"tamis: {too_long:,} of {lines:,} lines of {self.name} are longer than "
+                f"{MAX_SEARCHED:,} bytes and were not searched"
+            )
+        if unmatched + too_long == lines > 0:
+            raise ValueError(f"{self.name} has no line that matches {keys.option}")
+        if unmatched:
+            print_stderr(
+                f"tamis: {unmatched:,} of {lines:,} lines of {self.name} do not match {keys.option}"
             )
 
-    def _parquet(self, stream: io.BufferedReader, all_columns: bool) -> Iterator[Any]:
-        pyarrow("a Parquet file")
-        from pyarrow import parquet
 
-        with seekable(stream) as file:
-            table = parquet.ParquetFile(file)
-            columns = None if all_columns else self.columns_of(table.schema_arrow.names)
-            yield from table.iter_batches(_BATCH_ROWS, columns=columns)
+def _column_name(given: str, names: list[str]) -> str | None:
+    """Return the name of a column that is given as "name" or "name:int"; None if there is none."""
+    if given in names:
+        return given
+    name, colon, type_ = given.rpartition(":")
+    return name if colon and type_ == "int" and name in names else None
 
-    def _arrow(self, stream: io.BufferedReader) -> Iterator[Any]:
-        pyarrow("an Arrow file")
-        from pyarrow import ipc
 
-        if not stream.peek(8).startswith(b"ARROW1"):
-            for batch in ipc.open_stream(stream):
-                yield self._validated(batch)
-            return
-        with seekable(stream) as file:
-            table = ipc.open_file(file)
-            for i in range(table.num_record_batches):
-                yield self._validated(table.get_batch(i))
+def is_filled(column: Any) -> Any:
+    """Return which values of a column are not null."""
+    if isinstance(column, list):
+        return np.array([value is not None for value in column], bool)
+    return np.asarray(column.is_valid())
 
-    def _validated(self, batch: Any) -> Any:
-        """Return the batch after checking offsets and indices, which pyarrow does not do."""
-        try:
-            batch.validate(full=True)
-        except (ValueError, IndexError) as error:
-            raise ValueError(f"{self.name} is damaged: {error}") from None
-        return batch
+
+def without_null(column: Any) -> Any:
+    """Return the values of a column that are not null."""
+    if isinstance(column, list):
+        return [value for value in column if value is not None] if None in column else column
+    return drop_null(column)
 
 
 def _struct_column(columns: list[Any], names: list[str]) -> Any:

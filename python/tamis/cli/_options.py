@@ -9,7 +9,8 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from tamis.cli._input import Format, LogFormat, Source
+from tamis.cli._input import Format, Source
+from tamis.cli._lines import LogFormat
 from tamis.workload import Workload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -18,17 +19,84 @@ FILE = click.Path(dir_okay=False)
 
 
 class _OutputFile(click.Path):
-    """A file to write: its folder is checked before the work starts, not after."""
+    """A file to write: its folder and its name are checked before the work starts, not after."""
+
+    def __init__(self, content: str | None = None, replaces: str | None = None) -> None:
+        super().__init__(dir_okay=False)
+        self.content = content
+        """The content, if it has one format only, so that the name chooses none."""
+        self.replaces = replaces
+        """The parameter whose input files the output may replace: it is moved there at the end."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = super().convert(value, param, ctx)
-        folder = os.path.dirname(os.fsdecode(path))
+        folder, name = os.path.split(os.fsdecode(path))
         if folder and not os.path.isdir(folder):
             self.fail(f"the folder {folder!r} does not exist", param, ctx)
+        ending = name.rpartition(".")[2].lower() if "." in name else ""
+        if self.content is not None and ending in _DATA_ENDINGS:
+            self.fail(f"{self.content} is not a .{ending} file; name it {name}.tamis", param, ctx)
         return path
 
 
-OUTPUT = _OutputFile(dir_okay=False)
+_DATA_ENDINGS = {
+    "txt", "log", "csv", "tsv", "json", "jsonl", "ndjson", "parquet", "pq", "arrow", "feather",
+    "ipc", "gz", "bz2", "xz", "zst", "db", "sqlite", "html",
+}  # fmt: skip
+"""Endings of files that hold data: a filter does not replace them."""
+
+OUTPUT = _OutputFile()
+FILTER_OUTPUT = _OutputFile("a filter")
+INDEX_OUTPUT = _OutputFile("an index")
+MERGED_OUTPUT = _OutputFile("a filter", replaces="filters")
+RECORDS_OUTPUT = _OutputFile(replaces="input")
+
+
+class Command(click.Command):
+    """A command that loses nothing: neither the first value of an option, nor an input file."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse an option that is given twice, of which only the last value would count."""
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for param in given:
+            single = isinstance(param, click.Option) and not (param.multiple or param.is_flag)
+            if single and given.count(param) > 1:
+                raise click.UsageError(f"{max(param.opts, key=len)} is given twice", ctx)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Refuse an output that is also an input, by whatever name or link."""
+        for param in self.params:
+            if isinstance(param.type, _OutputFile) and ctx.params.get(param.name or ""):
+                self._check_output(ctx, param, ctx.params[param.name or ""])
+        return super().invoke(ctx)
+
+    def _check_output(self, ctx: click.Context, output: click.Parameter, path: str) -> None:
+        files = [(each, name) for each in self.params for name in _files_of(each, ctx)]
+        for param, other in files:
+            replaces = isinstance(output.type, _OutputFile) and output.type.replaces == param.name
+            if param is not output and not replaces and _same_file(path, other):
+                raise click.UsageError(
+                    f"{max(output.opts, key=len)} must not be {other!r}, which the command also "
+                    f"{'writes' if isinstance(param.type, _OutputFile) else 'reads'}",
+                    ctx,
+                )
+
+
+def _files_of(param: click.Parameter, ctx: click.Context) -> list[str]:
+    """Return the values of a parameter that may name files."""
+    if not (isinstance(param, click.Argument) or isinstance(param.type, click.Path)):
+        return []
+    value = ctx.meta.get(_SECRET) if param.name == "secret" else ctx.params.get(param.name or "")
+    values = value if isinstance(value, tuple) else (value,)
+    return [each for each in values if isinstance(each, str) and each != "-"]
+
+
+def _same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them does not exist
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def example(*lines: str) -> str:
@@ -44,7 +112,7 @@ def as_json(command: _F) -> _F:
 def input_format(command: _F) -> _F:
     """Add the format and the type of the keys that are read."""
     for option in (
-        click.option("--integers", is_flag=True, help="Read keys as integers, not as text."),
+        click.option("--integers", is_flag=True, help="Read all keys that are text as integers."),
         click.option(
             "--format",
             type=click.Choice(get_args(Format)),
@@ -64,7 +132,8 @@ def key_input(command: _F) -> _F:
         "--column",
         "columns",
         multiple=True,
-        help="Column that holds the keys; repeat it for keys of several columns.",
+        help="Column that holds the keys; repeat it for keys of several columns. NAME:int reads "
+        "the text of a column as integers.",
     )
     return option(input_format(command))
 
@@ -154,17 +223,23 @@ def log_source(
                   is_log=True)  # fmt: skip
 
 
+_SECRET = "tamis.secret"
+
+
 def secret(command: _F) -> _F:
     """Add the secret hash key."""
     return click.option(
         "--secret",
         type=FILE,
-        callback=lambda _, __, path: None if path is None else _secret(path),
+        callback=_read_secret,
         help="File with the 16-byte secret key of the hash.",
     )(command)
 
 
-def _secret(path: str) -> bytes:
+def _read_secret(ctx: click.Context, _: click.Parameter, path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    ctx.meta[_SECRET] = path
     with open(path, "rb") as file:
         data = file.read(17)
     if len(data) != 16:

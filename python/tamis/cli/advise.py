@@ -13,7 +13,9 @@ from tamis._columns import join
 from tamis.advice.situation import NEEDS
 from tamis.cli._input import Source, split_log
 from tamis.cli._options import (
+    FILTER_OUTPUT,
     OUTPUT,
+    Command,
     as_json,
     example,
     key_input,
@@ -29,6 +31,7 @@ from tamis.cli.plan import read_zipf
 
 @click.command(
     "advise",
+    cls=Command,
     epilog=example(
         "tamis advise users.csv -c email --queries log.csv -o users.tamis",
         "tamis advise paths.txt --queries access.log --log-format combined",
@@ -72,7 +75,7 @@ from tamis.cli.plan import read_zipf
 )
 @click.option("--explain", is_flag=True, help="Show how the numbers are derived.")
 @click.option("--report", type=OUTPUT, help="Write an HTML report with charts.")
-@click.option("-o", "--output", type=OUTPUT, help="Build the first choice and save it.")
+@click.option("-o", "--output", type=FILTER_OUTPUT, help="Build the first choice and save it.")
 @as_json
 def command(
     keys: str,

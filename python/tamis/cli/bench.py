@@ -19,7 +19,7 @@ import numpy as np
 
 import tamis
 from tamis._format import format_rate
-from tamis.cli._options import as_json, example
+from tamis.cli._options import Command, as_json, example
 from tamis.cli._output import progress, say, show_json, table
 from tamis.filters import CLASSES
 from tamis.planning.kinds import KINDS
@@ -36,7 +36,7 @@ _COLUMNS = (
 )
 
 
-@click.command("bench", epilog=example("tamis bench --keys 1000000 --fpr 0.01"))
+@click.command("bench", cls=Command, epilog=example("tamis bench --keys 1000000 --fpr 0.01"))
 @click.option(
     "--keys", type=click.IntRange(1), default=1_000_000, help="Number of keys, and of queries."
 )

@@ -15,7 +15,8 @@ from tamis._format import format_rate, format_size
 from tamis.cli._input import Source
 from tamis.cli._options import (
     FILE,
-    OUTPUT,
+    FILTER_OUTPUT,
+    Command,
     as_json,
     example,
     key_input,
@@ -29,35 +30,39 @@ from tamis.cli._options import (
 from tamis.cli._output import say, show_json
 from tamis.filters import CLASSES
 from tamis.filters.sharded import SHARD_KEYS
-from tamis.planning.kinds import KINDS
+from tamis.planning.kinds import KINDS, SMALLEST
 
 _MAX_PLAN = 1 << 20
 """Maximum length of a plan in characters, far more than a plan needs."""
 
+_STACKED = tamis.Stacked._kind
+
 BUILDABLE: dict[str, Any] = {
     name: CLASSES[name]
     for name, kind in sorted(KINDS.items())
-    if kind.sizes is not None or name == "stacked"
+    if kind.sizes is not None or kind.name == _STACKED
 }
 """The kinds that can be built from keys and a rate, or from keys and a log."""
 
 
 @click.command(
     "build",
+    cls=Command,
     epilog=example(
         "tamis build users.csv --column email --fpr 0.001 -o users.tamis",
         "tamis build blocked.gz --queries log.txt --bits-per-key 8 -o blocked.tamis",
     ),
 )
 @click.argument("keys", type=FILE)
-@click.option("-o", "--output", type=OUTPUT, required=True, help="Output file.")
+@click.option("-o", "--output", type=FILTER_OUTPUT, required=True, help="Output file.")
 @key_input
 @sizing
 @click.option(
     "--kind",
     type=click.Choice(list(BUILDABLE)),
     metavar="KIND",
-    help=f"{', '.join(BUILDABLE)} (default: stacked with --queries or --plan, otherwise ribbon).",
+    help=f"{', '.join(BUILDABLE)} (default: {_STACKED} with --queries or --plan, otherwise "
+    f"{SMALLEST.name}).",
 )
 @click.option(
     "--capacity",
@@ -101,17 +106,17 @@ def command(
     hashing: dict[str, Any] = {"key": secret} | ({} if seed is None else {"seed": seed})
     rate: dict[str, Any] = {"fpr": fpr, "bits_per_key": bits_per_key}
     if plan_file is not None:
-        if kind not in (None, "stacked") or fpr or bits_per_key:
+        if kind not in (None, _STACKED) or fpr or bits_per_key:
             raise click.UsageError("--plan cannot be combined with --kind, --fpr or --bits-per-key")
         rate = {"plan": _read_plan(plan_file)}
-    kind = kind or ("stacked" if queries or plan_file else "ribbon")
-    if kind == "stacked":
+    kind = kind or (_STACKED if queries or plan_file else SMALLEST.name)
+    if kind == _STACKED:
         log = None
         if queries is not None:
             log = log_source(source, queries, queries_columns, regex, log_format)
         f = _stacked(source, log, cost_column, capacity, rate, hashing)
     elif queries:
-        raise click.UsageError(f"--queries requires --kind stacked, not {kind}")
+        raise click.UsageError(f"--queries requires --kind {_STACKED}, not {kind}")
     elif capacity is not None:
         f = _filled(BUILDABLE[kind], source, capacity, rate | hashing)
     else:

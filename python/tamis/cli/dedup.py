@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -11,14 +12,15 @@ import numpy as np
 import tamis
 from tamis._columns import pyarrow
 from tamis._format import format_rate
-from tamis.cli._csv import CsvBatch, column_names
-from tamis.cli._input import Source
-from tamis.cli._options import FILE, OUTPUT, as_json, example, key_input, log_lines
-from tamis.cli._output import Writer, print_stderr, show_json
+from tamis.cli._input import Source, is_filled
+from tamis.cli._options import FILE, RECORDS_OUTPUT, Command, as_json, example, key_input, log_lines
+from tamis.cli._output import print_stderr, show_json, write_records
+from tamis.cli._readers import CsvBatch, column_names
 
 
 @click.command(
     "dedup",
+    cls=Command,
     epilog=example(
         "tail -f events.log | tamis dedup --window 1000000 > once.log",
         "tamis dedup clicks.csv -c id --gap 100000 --bits 8000000 -o once.csv",
@@ -42,7 +44,7 @@ from tamis.cli._output import Writer, print_stderr, show_json
 @click.option(
     "--fpr", type=float, default=0.001, help="Fraction of new records that may be dropped."
 )
-@click.option("-o", "--output", type=OUTPUT, help="Output file (default: standard output).")
+@click.option("-o", "--output", type=RECORDS_OUTPUT, help="Output file (default: standard output).")
 @as_json
 def command(
     input: str,
@@ -75,13 +77,13 @@ def command(
     key: Any = source.key_column
     if isinstance(first, list):
         key = None
-        if regex or log_format or integers:
+        if regex or log_format or integers or source.is_json:
             key = lambda line: source.key_column([line])[0]  # noqa: E731
-    records = itertools.chain([first], batches)
+    keyed = _Keyed(source, itertools.chain([first], batches))
+    records = keyed.split() if source.may_lack_keys else keyed.batches
     kept = tamis.dedup(records, key=key, at=_times(first, at), **size)
-    with Writer(output) as writer:
-        for batch in kept:
-            writer.write(batch)
+    write_records(output, keyed.merge(kept), is_json=lambda: source.is_json)
+    source.report_null(keyed.nulls, kept.stats.records + keyed.nulls, "are kept")
     s = kept.stats
     if as_json:
         facts = s._asdict()
@@ -95,6 +97,38 @@ def command(
             f"{format_rate(s.expected_false_drops)} of new records dropped"
             f"{outside if s.outside_window else ''}"
         )
+
+
+class _Keyed:
+    """Batches, of which the records without a key go past the filter, in their place."""
+
+    def __init__(self, source: Source, batches: Iterator[Any]) -> None:
+        self._source, self.batches, self.nulls = source, batches, 0
+        self._passing: list[Any] = []
+
+    def split(self) -> Iterator[Any]:
+        """Yield runs of records that have keys; the others wait in ``_passing``."""
+        for batch in self.batches:
+            filled = is_filled(self._source.key_column(batch))
+            starts = np.flatnonzero(np.diff(filled, prepend=~filled[:1]))
+            for start, end in zip(starts, [*starts[1:], len(filled)], strict=True):
+                part = batch[start:end]
+                if filled[start]:
+                    yield part
+                else:
+                    self.nulls += len(part)
+                    self._passing.append(part)
+
+    def merge(self, kept: Iterable[Any]) -> Iterator[Any]:
+        """Yield the records that were kept, and before them the ones that wait."""
+        for batch in kept:
+            yield from self._passed()
+            yield batch
+        yield from self._passed()
+
+    def _passed(self) -> list[Any]:
+        passing, self._passing = self._passing, []
+        return passing
 
 
 def _times(first: Any, at: str | None) -> Any:

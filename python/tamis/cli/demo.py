@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import numpy as np
+import numpy.typing as npt
 
 import tamis
+from tamis import traces
 from tamis._columns import as_list, join
 from tamis._format import format_rate, format_size
-from tamis.advice.text import WIDTH, cells, head
-from tamis.cli._demo_data import DemoData, generate_data
+from tamis.advice.rendering import WIDTH, cells, head
 from tamis.cli._input import Source, split_log
-from tamis.cli._options import FILE, as_json, example, key_input, log_source, query_log
+from tamis.cli._options import FILE, Command, as_json, example, key_input, log_source, query_log
 from tamis.cli._output import print_stderr, progress, say, show_json, table
-from tamis.plotting import apart, figure_axes
+from tamis.plotting import figure_axes, spread_apart
 from tamis.report import Report
 
 _BATCH = 1 << 16
@@ -44,7 +46,9 @@ class Run(NamedTuple):
 
 
 @click.command(
-    "demo", epilog=example("tamis demo", "tamis demo --keys blocked.txt --queries log.txt")
+    "demo",
+    cls=Command,
+    epilog=example("tamis demo", "tamis demo --keys blocked.txt --queries log.txt"),
 )
 @click.option("--keys", type=FILE, help="File of keys (default: a generated blocklist of hosts).")
 @key_input
@@ -93,7 +97,7 @@ def command(
     else:
         data = generate_data(hosts, visits, seed)
     folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
+    _open_folder(folder)
     database = _store(folder / "keys.db", data.keys)
     workload = tamis.Workload.from_queries(data.sample, keys=data.keys)
     advice = tamis.advise(
@@ -127,6 +131,22 @@ def _read_data(keys: Source, queries: Source) -> DemoData:
     return DemoData(join(list(keys.read_keys())), *split_log(queries))
 
 
+_APPLICATION_ID = 0x74616D69
+"""Marks the database of a demo: "tami" in ASCII."""
+
+
+def _open_folder(folder: Path) -> None:
+    """Create the folder, or empty it of an earlier demo; a folder with other files is refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    database = folder / "keys.db"
+    if database.is_file():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as db:
+            if db.execute("PRAGMA application_id").fetchone() == (_APPLICATION_ID,):
+                return
+    if any(folder.iterdir()):
+        raise ValueError(f"--output must be a new or empty folder, not {str(folder)!r}")
+
+
 def _store(path: Path, keys: Any) -> Path:
     """Write the keys to an SQLite table."""
     path.unlink(missing_ok=True)
@@ -135,6 +155,7 @@ def _store(path: Path, keys: Any) -> Path:
         raise ValueError(f"keys must be text or integers, not {type(values[0]).__name__}")
     kind = "INTEGER" if isinstance(values[0], int) else "TEXT"
     with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         db.execute(f"CREATE TABLE keys (key {kind} PRIMARY KEY) WITHOUT ROWID")
         db.executemany("INSERT OR IGNORE INTO keys VALUES (?)", zip(values, strict=True))
     return path
@@ -174,10 +195,9 @@ def _replay(data: DemoData, choice: Any, bits_per_key: float, database: Path, ch
             g.get_many(data.queries[start : start + _BATCH])
         stats, bits = g.stats, g.filter.size_in_bits
     predicted = choice.expected_fpr * stats.negatives
-    wasted = stats.false_positives
-    return Run(
-        choice.name, bits_per_key, bits, wasted, predicted, stats.reads_saved, chosen
-    )  # fmt: skip
+    wasted = stats.wasted_reads
+    saved = stats.negatives - wasted  # a key that a batch has twice is read once
+    return Run(choice.name, bits_per_key, bits, wasted, predicted, saved, chosen)
 
 
 def _cells(runs: list[Run]) -> list[list[str]]:
@@ -251,7 +271,7 @@ def _label_lines(ax: Any, lines: dict[str, list[Run]], million: float) -> None:
             for name, line in lines.items()}  # fmt: skip
     places = ax.transAxes.inverted().transform(ax.transData.transform(list(ends.values())))
     order = sorted(range(len(ends)), key=lambda i: places[i][1])
-    heights = apart([float(places[i][1]) for i in order], 0.065)
+    heights = spread_apart([float(places[i][1]) for i in order], 0.065)
     names = list(ends)
     for i, height in zip(order, heights, strict=True):
         chosen = lines[names[i]][0].recommended
@@ -305,3 +325,68 @@ def _save_report(
     report.bullets(f"{each.name}: {each.reason}" for each in advice.ruled_out)
     report.save(folder / "report.html")
     print_stderr(f"{saved}{folder / 'report.html'}")
+
+
+Hosts = npt.NDArray[np.bytes_]
+
+_HOSTS = 1_000_000
+_PRESENT = 0.02
+"""The fraction of visits to blocked hosts."""
+
+_BLOCKED_FROM = 10**8
+"""Ranks from here on are blocked; the Zipf-distributed visits have lower ranks."""
+
+_SYLLABLES = [
+    start + end
+    for start in ("b", "ch", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "st", "t", "v", "z")
+    for end in ("a", "e", "i", "o")
+]
+
+
+def _choice(*options: str) -> Hosts:
+    return np.array(options, dtype="S")
+
+
+_WORDS = _choice(*(one + two for one in _SYLLABLES[::4] for two in _SYLLABLES))
+_DOMAINS = _choice(".com", ".net", ".org", ".io", ".info", ".shop", ".news", ".xyz")
+_PREFIXES = _choice("", "", "", "", "www.", "www.", "m.", "api.")
+_BLOCKED_PREFIXES = _choice(
+    "ads.", "track.", "click.", "pixel.", "stats.", "login-", "secure-", "win-"
+)
+
+
+class DemoData(NamedTuple):
+    """The blocked hosts, the queries to learn from, and the queries to replay."""
+
+    keys: Any
+    sample: Any
+    queries: Any
+
+
+def generate_data(keys: int, queries: int, seed: int) -> DemoData:
+    """Generate a blocklist of about ``keys`` hosts, a log to learn from, and one to replay.
+
+    >>> blocked, before, after = generate_data(100, 1000, seed=0)
+    >>> len(before), len(after), 0 < int(np.isin(after, blocked).sum()) < 60
+    (1000, 1000, True)
+    """
+    ranks = range(_BLOCKED_FROM, _BLOCKED_FROM + keys)
+    blocked = np.unique(_hosts(traces.ranked(ranks, seed=seed), _BLOCKED_PREFIXES))
+    visits = _hosts(traces.zipf(2 * queries, universe=_HOSTS, seed=seed), _PREFIXES)
+    random = np.random.default_rng(seed)
+    present = np.flatnonzero(random.random(len(visits)) < _PRESENT)
+    visits = visits.astype(max(visits.dtype, blocked.dtype))
+    visits[present] = random.choice(blocked, len(present))
+    return DemoData(blocked, visits[:queries], visits[queries:])
+
+
+def _hosts(ranked: npt.NDArray[np.uint64], prefixes: Hosts) -> Hosts:
+    """Return the host name of each scattered rank; few ranks share one."""
+    host = np.char.add(_pick(_WORDS, ranked, 0), _pick(_WORDS, ranked, 16))
+    host = np.char.add(host, _pick(_DOMAINS, ranked, 32))
+    return np.char.add(_pick(prefixes, ranked, 40), host)
+
+
+def _pick(options: Hosts, ranked: npt.NDArray[np.uint64], shift: int) -> Hosts:
+    bits = (ranked >> np.uint64(shift)).astype(np.uint16)
+    return options[bits % len(options)]

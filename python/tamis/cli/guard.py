@@ -14,7 +14,15 @@ import click
 import tamis
 from tamis._format import format_duration, format_rate, format_size
 from tamis.cli._input import Source
-from tamis.cli._options import FILE, OUTPUT, as_json, example, input_format, log_lines
+from tamis.cli._options import (
+    FILE,
+    FILTER_OUTPUT,
+    Command,
+    as_json,
+    example,
+    input_format,
+    log_lines,
+)
 from tamis.cli._output import facts, say, show_json
 from tamis.cli.build import BUILDABLE
 from tamis.guard.statistics import GuardStats
@@ -24,6 +32,7 @@ _URLS = ("postgres://", "postgresql://")
 
 @click.command(
     "guard",
+    cls=Command,
     epilog=example(
         "tamis guard shop.db --table users --key email --queries log.txt",
         "tamis guard postgresql://db/shop --table users --key id --queries log.txt",
@@ -50,7 +59,7 @@ _URLS = ("postgres://", "postgresql://")
     help="Kind of filter to build from the table, if --filter is not given.",
 )
 @click.option("--fpr", type=float, default=0.005, help="Target false-positive rate of that filter.")
-@click.option("--snapshot", type=OUTPUT, help="File that keeps the filter between runs.")
+@click.option("--snapshot", type=FILTER_OUTPUT, help="File that keeps the filter between runs.")
 @click.option(
     "--serve",
     type=click.IntRange(0, 65535),
@@ -82,9 +91,9 @@ def command(
 ) -> None:
     """Put a filter in front of a table of DATABASE and replay a query log through it.
 
-    DATABASE is an SQLite file or a PostgreSQL URL. Guarding a table in place adds three tables and
-    some triggers, all named tamis_TABLE_…, which keep the filter correct when other programs write
-    to the table. The table itself is only read. --remove drops them at the end.
+    DATABASE is an SQLite file or a PostgreSQL URL. Guarding a table in place adds tables and
+    triggers named tamis_TABLE_…, which keep the filter correct when other programs write to the
+    table; --remove drops them at the end. The table itself is only read.
     """
     log = Source(queries, () if queries_column is None else (queries_column,), format, integers,
                  default_columns=(key,),
@@ -146,9 +155,9 @@ def _show(stats: GuardStats, f: Any, bits: int, seconds: float, as_json: bool) -
                 "reads saved": f"{stats.reads_saved:,} "
                 f"({format_rate(stats.reads_saved / max(stats.queries, 1))} of the queries)",
                 "reads of rows": f"{stats.true_positives:,}",
-                "reads wasted": f"{stats.false_positives:,} "
-                f"({format_rate(stats.observed_fpr)} of the queries for absent keys, "
-                f"{format_rate(stats.expected_fpr)} expected)",
+                "reads wasted": f"{stats.wasted_reads:,} "
+                f"({format_rate(stats.wasted_reads / max(stats.negatives, 1))} of the queries for "
+                f"absent keys, {format_rate(stats.expected_fpr)} expected)",
                 "adaptations": f"{stats.adaptations:,}",
             }
         )

@@ -1,23 +1,26 @@
-"""``tamis inspect``: what a saved file contains."""
+"""``tamis inspect``: the content of a saved file; `verify` opens files with the same function."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
 
 import tamis
+from tamis import _native
+from tamis._files import open_regular
 from tamis._format import format_rate, format_size
-from tamis.cli._content import IndexContent, open_content
-from tamis.cli._options import FILE, as_json, example, secret
+from tamis._frames import Frame
+from tamis.cli._options import FILE, Command, as_json, example, secret
 from tamis.cli._output import facts, say, show_json, table
+from tamis.planning.kinds import FUNCTION
 
 _WIDTH = 40
 """Width of the chart of layers, in characters."""
 
 
-@click.command("inspect", epilog=example("tamis inspect blocked.tamis"))
+@click.command("inspect", cls=Command, epilog=example("tamis inspect blocked.tamis"))
 @click.argument("file", type=FILE)
 @secret
 @as_json
@@ -116,8 +119,100 @@ def _bars(parts: list[dict[str, Any]]) -> str:
             "█" * max(1, round(_WIDTH * part["bits"] / total)),
             f"{part['items']:,}",
             f"{part['bits']:,}",
-            format_rate(part["rate"]) if part.get("kind") != "function" else "exact",
+            format_rate(part["rate"]) if part.get("kind") != FUNCTION.name else "exact",
         ]
         for part in parts
     ]
     return table(["part", "share of the bits", "items", "bits", "rate"], rows, left=2)
+
+
+class IndexContent(NamedTuple):
+    """The file of a skipping index: its manifest and its filters."""
+
+    manifest: Any
+    filters: tamis.Collection
+
+
+def open_content(path: str, key: bytes | None) -> Any:
+    """Check every checksum of a file and return its content.
+
+    The content is a filter (of a file or a guard's snapshot), static function, classifier,
+    `Collection`, `Runs`, `SearchIndex` or `IndexContent`. A damaged file raises `FormatError`.
+    """
+    kind = _kind(path)
+    if kind in _OPEN:
+        try:
+            _native.check_file(path)
+        except tamis.FormatError as error:
+            raise tamis.FormatError(f"{path}: {error}") from None
+        return _OPEN[kind](path, key)
+    return tamis.load(path, mmap=True, key=key)
+
+
+def _kind(path: str) -> str | None:
+    """Return the kind of a file, or None if it is not a file of tamis."""
+    try:
+        with open_regular(path) as file:
+            return Frame.of_file(file).kind
+    except tamis.FormatError:
+        return None
+
+
+def _open_collection(path: str, key: bytes | None) -> Any:
+    return tamis.Collection.open(path, key=key)
+
+
+def _open_runs(path: str, key: bytes | None) -> Any:
+    runs: Any = tamis.Collection.open(path, key=key)
+    try:
+        runs.check()
+    except tamis.FormatError as error:
+        raise tamis.FormatError(f"{path}: {error}") from None
+    return runs
+
+
+def _open_text(path: str, key: bytes | None) -> Any:
+    from tamis.text import SearchIndex
+
+    try:
+        return SearchIndex.open(path, key=key)
+    except ValueError as error:
+        if isinstance(error, tamis.FormatError):
+            raise
+        return SearchIndex.open(path, key=key, tokenizer=str.split)  # the content is not searched
+
+
+def _open_index(path: str, key: bytes | None) -> IndexContent:
+    from tamis.parquet.manifest import check_sources, read
+
+    opened = read(path)
+    if opened.manifest is None or opened.frame is None or not opened.intact:
+        raise tamis.FormatError(f"{path}: the manifest of the index is damaged")
+    check_sources(path, opened)
+    place, manifest = opened.frame, opened.manifest
+    parts = len(manifest.columns)
+    filters = tamis.Collection.open(path, offset=place.offset, length=place.length, parts=parts)
+    expected = parts * len(manifest.rows)
+    if len(filters) != expected:
+        raise tamis.FormatError(
+            f"{path}: the index has {len(filters):,} filters, but its manifest has {expected:,}"
+        )
+    if filters.seed != opened.sources["options"]["seed"]:
+        raise tamis.FormatError(f"{path}: the filters of the index have another seed")
+    return IndexContent(manifest, filters)
+
+
+def _open_snapshot(path: str, key: bytes | None) -> Any:
+    from tamis.guard import snapshot
+
+    return snapshot.load(path, key)[0]
+
+
+_OPEN = {
+    "collection": _open_collection,
+    "runs": _open_runs,
+    "text": _open_text,
+    "skipping": _open_index,
+    "snapshot": _open_snapshot,
+}
+"""How to open kinds that `tamis.load` does not open."""

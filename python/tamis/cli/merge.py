@@ -8,14 +8,16 @@ from functools import reduce
 import click
 
 import tamis
-from tamis.cli._options import FILE, OUTPUT, as_json, example, secret
+from tamis.cli._options import FILE, MERGED_OUTPUT, Command, as_json, example, secret
 from tamis.cli._output import say, show_json
 from tamis.cli.build import summary
 
 
-@click.command("merge", epilog=example("tamis merge monday.tamis tuesday.tamis -o week.tamis"))
+@click.command(
+    "merge", cls=Command, epilog=example("tamis merge monday.tamis tuesday.tamis -o week.tamis")
+)
 @click.argument("filters", nargs=-1, type=FILE, required=True)
-@click.option("-o", "--output", type=OUTPUT, required=True, help="Output file.")
+@click.option("-o", "--output", type=MERGED_OUTPUT, required=True, help="Output file.")
 @secret
 @as_json
 def command(filters: tuple[str, ...], output: str, secret: bytes | None, as_json: bool) -> None:

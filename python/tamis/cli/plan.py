@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, get_args
 
 import click
 
 import tamis
 from tamis._columns import join
+from tamis._files import save_atomically
+from tamis._frames import write_all
 from tamis.cli._input import Source
 from tamis.cli._options import (
     OUTPUT,
+    Command,
     as_json,
     example,
     key_input,
@@ -29,6 +31,7 @@ from tamis.planning.planner import Last
 
 @click.command(
     "plan",
+    cls=Command,
     epilog=example(
         "tamis plan 1000000 --zipf 1.0,100000000,50000000 --bits-per-key 10",
         "tamis plan blocked.txt --queries log.txt --fpr 0.0001 -o blocked.plan",
@@ -82,7 +85,8 @@ def command(
         workload = read_zipf(zipf)
     plan = tamis.plan(count, workload, **constraints)
     if output is not None:
-        Path(output).write_text(plan.to_json())
+        text = plan.to_json().encode()
+        save_atomically(output, lambda descriptor: write_all(descriptor, text))
         print_stderr(f"plan written to {output}")
     say(plan.to_json() if as_json else str(plan))
 

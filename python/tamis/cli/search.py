@@ -11,10 +11,10 @@ import click
 import tamis
 from tamis._columns import as_list
 from tamis._format import format_size
-from tamis.cli._csv import column_names
 from tamis.cli._input import Source
-from tamis.cli._options import FILE, as_json, example
+from tamis.cli._options import FILE, INDEX_OUTPUT, Command, as_json, example
 from tamis.cli._output import say, show_json
+from tamis.cli._readers import column_names
 
 
 @click.group(
@@ -31,15 +31,16 @@ def command() -> None:
 
 @command.command(
     "build",
+    cls=Command,
     short_help="Index documents.",
     epilog=example("tamis search build notes/*.txt --stop-words english -o notes.tamis"),
 )
 @click.argument("documents", nargs=-1, type=FILE, required=True)
-@click.option("-o", "--output", type=FILE, required=True, help="Index file to write.")
+@click.option("-o", "--output", type=INDEX_OUTPUT, required=True, help="Index file to write.")
 @click.option("--name", help="Column with the names of the documents, in a table.")
 @click.option("--text", help="Column with the texts, in a table.")
 @click.option("--utility", help="Column with the utility of each document, in a table.")
-@click.option("--stop-words", help='"english", or a file of words to ignore.')
+@click.option("--stop-words", type=FILE, help='"english", or a file of words to ignore.')
 @click.option("--budget", help="Memory budget, such as 64MB (default: everything in memory).")
 @click.option(
     "--fpr", type=float, default=1e-4, help="False-positive rate of a full signature, per word."
@@ -81,6 +82,7 @@ def build(
 
 @command.command(
     "query",
+    cls=Command,
     short_help="Print the documents that match.",
     epilog=example("tamis search query notes.tamis fine sieve -k 3"),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,8 +12,8 @@ import click
 
 import tamis
 from tamis._format import format_rate, format_size
-from tamis.cli._options import FILE, as_json, example
-from tamis.cli._output import Writer, facts, print_stderr, say, show_json
+from tamis.cli._options import FILE, INDEX_OUTPUT, OUTPUT, Command, as_json, example
+from tamis.cli._output import facts, print_stderr, say, show_json, write_records
 
 _READ: dict[str, Callable[[str], Any]] = {
     "text": str,
@@ -50,6 +51,7 @@ def command() -> None:
 
 @command.command(
     "build",
+    cls=Command,
     short_help="Index Parquet files.",
     epilog=example('tamis skip build "events/*.parquet" -c user -c day -o events.tamis'),
 )
@@ -57,7 +59,7 @@ def command() -> None:
 @click.option(
     "-c", "--column", "columns", multiple=True, required=True, help="Column to index; repeatable."
 )
-@click.option("-o", "--output", type=FILE, required=True, help="Index file to write.")
+@click.option("-o", "--output", type=INDEX_OUTPUT, required=True, help="Index file to write.")
 @click.option("--fpr", type=float, default=1e-4, help="False-positive rate of the full filters.")
 @click.option("--utility", help="Column with the utility of each row: how often it is used.")
 @as_json
@@ -78,6 +80,7 @@ def build(
 
 @command.command(
     "add",
+    cls=Command,
     short_help="Add files to an index, or update it.",
     epilog=example('tamis skip add events.tamis "more/*.parquet"'),
 )
@@ -98,6 +101,7 @@ def add(index: str, sources: tuple[str, ...], source: tuple[str, ...], as_json: 
 
 @command.command(
     "query",
+    cls=Command,
     short_help="Print the rows that match.",
     epilog=example("tamis skip query events.tamis --where user=ada --limit 10"),
 )
@@ -109,7 +113,7 @@ def add(index: str, sources: tuple[str, ...], source: tuple[str, ...], as_json: 
 @click.option("--on-error", type=click.Choice(["raise", "skip"]), default="raise",
               help="What to do about new files that cannot be read.")  # fmt: skip
 @click.option("--groups", is_flag=True, help="Print the row groups that may match, not the rows.")
-@click.option("-o", "--output", type=FILE, help="Write to a .csv, .tsv, .parquet or .arrow file.")
+@click.option("-o", "--output", type=OUTPUT, help="Write to a .csv, .tsv, .parquet or .arrow file.")
 @_source
 @_memory
 @as_json
@@ -132,6 +136,8 @@ def query(
     """
     opened = tamis.parquet.SkippingIndex.open(index, memory=memory, source=source or None)
     where = _where(opened.columns, wheres)
+    if output is not None and os.path.realpath(output) in map(os.path.realpath, opened.files):
+        raise click.UsageError(f"--output must not be {output!r}, a file of the index")
     if groups:
         found = opened.row_groups(where)
         _note_unreadable(opened)
@@ -147,8 +153,7 @@ def query(
     if as_json and output is None:
         show_json({"rows": rows.num_rows, **_summary(stats)})
         return 0 if rows.num_rows else 1
-    with Writer(output) as writer:
-        writer.write_table(rows)
+    write_records(output, [rows])
     if as_json:
         show_json({"rows": rows.num_rows, **_summary(stats)})
     else:
@@ -161,6 +166,7 @@ def query(
 
 @command.command(
     "stats",
+    cls=Command,
     short_help="Describe an index.",
     epilog=example("tamis skip stats events.tamis --memory 1MB"),
 )

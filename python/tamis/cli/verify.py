@@ -9,10 +9,10 @@ import numpy as np
 
 from tamis._columns import as_list, show_key, take
 from tamis._format import format_rate
-from tamis.cli._content import IndexContent, open_content
 from tamis.cli._input import Source
-from tamis.cli._options import FILE, as_json, example, key_input, secret
+from tamis.cli._options import FILE, Command, as_json, example, key_input, secret
 from tamis.cli._output import facts, say, show_json
+from tamis.cli.inspect import IndexContent, open_content
 from tamis.planning.rates import interval
 from tamis.workload.counts import Hashes, hashes
 
@@ -22,6 +22,7 @@ _RANDOM_KEYS = 1_000_000
 
 @click.command(
     "verify",
+    cls=Command,
     epilog=example("tamis verify users.tamis --keys users.csv --column email"),
 )
 @click.argument("filter", type=FILE)
