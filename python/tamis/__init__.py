@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tamis.errors import CapacityWarning as CapacityWarning
     from tamis.errors import FormatError as FormatError
     from tamis.errors import IncompatibleError as IncompatibleError
+    from tamis.errors import KeyKindWarning as KeyKindWarning
     from tamis.errors import LeaseError as LeaseError
     from tamis.errors import StoreError as StoreError
     from tamis.errors import TamisError as TamisError
@@ -49,13 +50,14 @@ if TYPE_CHECKING:
     from tamis.workload import Workload as Workload
 
 # Names are imported when they are first used: `import tamis` loads the native module alone, and
-# SciPy, for one, is loaded only by those who need it.
+# SciPy, for example, is loaded only when it is needed.
 _MODULES = {
     "Advice": "tamis.advice",
     "AsyncGuard": "tamis.guard",
     "BuildError": "tamis.errors",
     "CapacityError": "tamis.errors",
     "CapacityWarning": "tamis.errors",
+    "KeyKindWarning": "tamis.errors",
     "Collection": "tamis.collection",
     "FormatError": "tamis.errors",
     "Guard": "tamis.guard",

@@ -3,8 +3,15 @@
 import math
 import operator
 import os
+import re
+import warnings
 from collections.abc import Iterable
 from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from tamis.errors import KeyKindWarning
 
 MAX_BITS_PER_KEY = 4096
 """The largest budget accepted: far more than any filter can use."""
@@ -22,11 +29,11 @@ def check_number(
     what: str = "a number",
     *,
     above: float = -math.inf,
-    least: float = -math.inf,
-    most: float = math.inf,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
     below: float = math.inf,
 ) -> float:
-    """Return an argument as a float; ``what`` says which numbers are accepted, all finite ones.
+    """Return an argument as a float; ``what`` names the accepted numbers, all of them finite.
 
     Fractions and NumPy numbers are accepted; bools and decimals are not.
 
@@ -41,7 +48,7 @@ def check_number(
         found = float(value)
     except OverflowError:  # of an int
         found = math.inf
-    if not (math.isfinite(found) and above < found < below and least <= found <= most):
+    if not (math.isfinite(found) and above < found < below and minimum <= found <= maximum):
         raise ValueError(f"{name} must be {what}, not {shown(value)}")
     return found
 
@@ -69,7 +76,7 @@ def rate_or_budget(
 def check_bits_per_key(value: object) -> float:
     """Return a positive budget."""
     what = f"a number above 0 and at most {MAX_BITS_PER_KEY}"
-    return check_number("bits_per_key", value, what, above=0, most=MAX_BITS_PER_KEY)
+    return check_number("bits_per_key", value, what, above=0, maximum=MAX_BITS_PER_KEY)
 
 
 def check_rate(name: str, value: object) -> float:
@@ -79,7 +86,7 @@ def check_rate(name: str, value: object) -> float:
 
 def check_share(name: str, value: object) -> float:
     """Return a share from 0 to 1."""
-    return check_number(name, value, "a number from 0 to 1", least=0, most=1)
+    return check_number(name, value, "a number from 0 to 1", minimum=0, maximum=1)
 
 
 def check_workload(workload: object, name: str = "workload", *, optional: bool = True) -> None:
@@ -91,7 +98,7 @@ def check_workload(workload: object, name: str = "workload", *, optional: bool =
         )
 
 
-def check_int(name: str, value: object, most: int, least: int = 0) -> int:
+def check_int(name: str, value: object, maximum: int, minimum: int = 0) -> int:
     """Return an argument as an int in a range; NumPy integers are accepted, bools are not."""
     try:
         found = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
@@ -99,9 +106,9 @@ def check_int(name: str, value: object, most: int, least: int = 0) -> int:
         raise TypeError(
             f"{name} must be an int, not {shown(value)} ({type(value).__name__})"
         ) from None
-    if not least <= found <= most:
-        few = 0 <= most - least < 3
-        accepted = _listed(range(least, most + 1)) if few else f"from {least} to {most}"
+    if not minimum <= found <= maximum:
+        few = 0 <= maximum - minimum < 3
+        accepted = _listed(range(minimum, maximum + 1)) if few else f"from {minimum} to {maximum}"
         raise ValueError(f"{name} must be {accepted}, not {shown(found)}")
     return found
 
@@ -132,7 +139,7 @@ def check_path(path: object, name: str = "path", what: str = "file") -> str:
 
 
 def check_iterable(name: str, value: object, what: str) -> None:
-    """Refuse what cannot be iterated over; ``what`` says what is accepted."""
+    """Refuse a value that is not iterable; ``what`` names the accepted values."""
     if not isinstance(value, Iterable):
         raise TypeError(f"{name} must be {what}, not {shown(value)}")
 
@@ -152,7 +159,7 @@ def one_of(name: str, value: object, choices: Iterable[object]) -> None:
 
 
 def check_parts(parts: Iterable[object], kind: type, what: str) -> None:
-    """Check what is to be merged; a list of parts is a common mistake.
+    """Check the parts to merge; passing one list of parts is a common mistake.
 
     >>> check_parts([[1, 2]], int, "a number")
     Traceback (most recent call last):
@@ -204,3 +211,55 @@ def parse_budget(budget: int | str, name: str = "budget") -> int:
     if not 0 <= budget < MAX_BYTES:
         raise ValueError(wrong)
     return int(budget)
+
+
+DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+"""Units of a duration, in seconds."""
+
+
+def parse_duration(name: str, value: float | str) -> float:
+    """Read a duration: seconds, or a number with its unit.
+
+    >>> parse_duration("miss_cost", "1ms"), parse_duration("miss_cost", 0.5)
+    (0.001, 0.5)
+    """
+    what = f"seconds, or a number with a unit ({', '.join(DURATION_UNITS)}) such as '1ms'"
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*([0-9.eE+-]+)\s*(ns|us|µs|ms|s)\s*", value)
+        try:
+            seconds = float(match[1]) * DURATION_UNITS[match[2]] if match else math.nan
+        except ValueError:
+            seconds = math.nan
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"{name} must be {what}, not {value!r}")
+        return seconds
+    return check_number(name, value, what, minimum=0)
+
+
+_KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
+    ("text", (str,)),
+    ("numbers", (int, np.integer)),
+)
+"""Keys that are never equal to keys of the other kind. Bytes may be the plain form of any key."""
+
+
+def warn_if_kinds_differ(keys: Any, others: Any, what: str, stacklevel: int = 3) -> None:
+    """Warn if the first key can never equal the first of the others; no iterator is read."""
+    kinds = _first_kind(keys), _first_kind(others)
+    if None not in kinds and kinds[0] != kinds[1]:
+        warnings.warn(
+            f"the keys are {kinds[0]} and the {what} are {kinds[1]}, which are never equal; "
+            "convert one of them",
+            KeyKindWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def _first_kind(keys: Any) -> str | None:
+    """Return the kind of the first key of a list, array or column; None if unknown."""
+    if not hasattr(keys, "__len__") or hasattr(keys, "columns") or not len(keys):
+        return None
+    first: Any = next(iter(keys), None)
+    if hasattr(first, "as_py"):
+        first = first.as_py()
+    return next((name for name, types in _KINDS if isinstance(first, types)), None)

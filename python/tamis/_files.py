@@ -29,7 +29,7 @@ _MAX_LISTED = 4096
 """Files of a folder that a save lists to find temporary ones, in about 1 ms."""
 
 
-def save_whole(path: FilePath, write: Callable[[int], None]) -> None:
+def save_atomically(path: FilePath, write: Callable[[int], None]) -> None:
     """Replace a file atomically: ``write`` fills a temporary file, which is flushed and renamed.
 
     Links are followed. A path that exists and is not a regular file raises `OSError`.
@@ -38,7 +38,8 @@ def save_whole(path: FilePath, write: Callable[[int], None]) -> None:
     target = Path(os.path.realpath(os.fsdecode(path)))
     _sweep(target.parent)
     with name_in_errors(path):
-        temporary, descriptor = _create(target.parent)
+        # Until it has the permissions of the file that it replaces, nobody else may open it.
+        temporary, descriptor = _create(target.parent, 0o666 if mode is None else 0o600)
         try:
             try:
                 if mode is not None:
@@ -94,11 +95,11 @@ def _mode_of_regular(path: FilePath) -> int:
     return stat.S_IMODE(mode)
 
 
-def _create(folder: Path) -> tuple[Path, int]:
-    """Create a temporary file and lock it."""
+def _create(folder: Path, mode: int) -> tuple[Path, int]:
+    """Create a temporary file with these permissions, less the umask, and lock it."""
     while True:
         temporary = folder / f".tamis-{secrets.token_hex(8)}.saving"
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         # If the file system has no locks, `_sweep` deletes nothing either.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)

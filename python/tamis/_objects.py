@@ -311,10 +311,10 @@ class FileObject:
         target = self.path if direct else f"{self.path}.{secrets.token_hex(8)}.saving"
         try:
             with pa.memory_map(file) as source:
-                whole = source.read_buffer()
+                content = source.read_buffer()
                 # One call: closing after an error would complete the upload of a part.
                 stream = self.filesystem.open_output_stream(target, compression=None)
-                stream.write(whole)
+                stream.write(content)
                 stream.close()
             if not direct:
                 self.filesystem.move(target, self.path)
@@ -371,9 +371,9 @@ def save_path(path: FilePath, write: Callable[[int], None], filesystem: Any = No
             target.upload(file.name)
         return
     check_local(path, filesystem)
-    from tamis._files import save_whole
+    from tamis._files import save_atomically
 
-    save_whole(path, write)
+    save_atomically(path, write)
 
 
 def check_local(path: FilePath, filesystem: Any, argument: str = "filesystem") -> None:

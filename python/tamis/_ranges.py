@@ -56,7 +56,7 @@ class ObjectFile:
         (self.size, self.tag), self._read = target.open()
         self._process = os.getpid()
         self._lock = fork_safe_lock()
-        self._whole: bytes | None = None
+        self._content: bytes | None = None
         self._count = max(cache, 0) // BLOCK  # of blocks
         self._slots: dict[int, int] = {}  # blocks in the order of their last use
 
@@ -76,9 +76,9 @@ class ObjectFile:
         if not 0 <= offset <= end <= self.size:
             raise OSError(errno.EINVAL, f"bytes {offset} to {end} could not all be read", self.name)
         if self.size <= SMALL:
-            if self._whole is None:
-                [self._whole] = self._fetch([(0, self.size)])
-            return self._whole[offset:end]
+            if self._content is None:
+                [self._content] = self._fetch([(0, self.size)])
+            return self._content[offset:end]
         with self._lock:  # held while reading, so that no other thread closes the file
             for staged in self._staged.values():
                 found = bisect_right(staged.starts, offset) - 1
@@ -184,10 +184,10 @@ class ObjectFile:
         if os.getpid() != self._process:
             text = "the parent process opened it: open it again in a forked process"
             raise OSError(errno.EPERM, text, self.name)
-        if self._whole is not None:
-            return [self._whole[start:end] for start, end in spans]
-        wanted = [(start, end) for start, end in spans if start < end]
-        contents = iter(self._read(wanted) if wanted else ())
+        if self._content is not None:
+            return [self._content[start:end] for start, end in spans]
+        filled = [(start, end) for start, end in spans if start < end]
+        contents = iter(self._read(filled) if filled else ())
         found = [next(contents) if start < end else b"" for start, end in spans]
         for (start, end), content in zip(spans, found, strict=True):
             if len(content) != end - start:

@@ -59,7 +59,7 @@ class Remote(Protocol):
     """The stored hashes, as rows (high half, low half), insertions under way included."""
 
     def run(self, low: int, high: int, /) -> npt.NDArray[np.uint64]:
-        """Return those whose first word is from ``low`` to ``high``, with repetitions."""
+        """Return the hashes whose first word is from ``low`` to ``high``, with repetitions."""
         ...
 
     def scan(self) -> Iterable[npt.NDArray[np.uint64]]:

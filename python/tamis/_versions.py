@@ -21,6 +21,7 @@ _OPTIONAL = (
     "prometheus_client",
     "psycopg",
     "pyarrow",
+    "pymysql",
     "pyspark",
     "redis",
     "rocksdict",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import operator
 import os
 import time
@@ -16,10 +17,13 @@ import numpy.typing as npt
 from tamis import _native
 from tamis._columns import keep
 from tamis._compressed import DAMAGED, MAX_LINE, decompress
+from tamis._times import AGREEING, StreamClock
 from tamis._times import seconds as read_seconds
 from tamis._types import FilePath
 from tamis.filters.stable import StableBloom
 from tamis.filters.windowed import Windowed
+
+_logger = logging.getLogger("tamis.dedup")
 
 Filter = Windowed | StableBloom
 Select = str | Callable[[Any], Any] | None
@@ -60,6 +64,10 @@ class DedupStats(NamedTuple):
     """Estimated number of duplicates by gap: upper limit in records (or seconds) to count."""
     outside_window: float
     """Estimated number of duplicates farther apart than the requested window."""
+    early: int
+    """Records with a time of more than a window ahead of the stream's clock."""
+    late: int
+    """Records with a time of more than a window behind it."""
 
 
 class _Gaps:
@@ -78,8 +86,8 @@ class _Gaps:
         self.missed = self.outside = self.new = self.false = 0.0
 
     def track(self, hashes: npt.NDArray[np.uint64], seen: Any, when: Any) -> None:
-        most = np.uint64(min(self.limit, 2**64 - 1))
-        for i in np.flatnonzero(hashes <= most).tolist():
+        last = np.uint64(min(self.limit, 2**64 - 1))
+        for i in np.flatnonzero(hashes <= last).tolist():
             key, now = int(hashes[i]), float(when[i])
             if key >= self.limit:  # the limit was halved within this batch
                 continue
@@ -114,6 +122,8 @@ class Dedup:
         self._records = self._dropped = 0
         self._timed = isinstance(filter, Windowed) and filter.seconds is not None
         self._gaps = _Gaps(_window(filter))
+        self._clock = StreamClock(_window(filter))
+        self._warned = False
         self._untracked: list[Any] = []
         self._answers: list[bool] = []
         self._times: list[float] = []
@@ -147,6 +157,8 @@ class Dedup:
             float(gaps.false / gaps.new) if gaps.new else float("nan"),
             {int(upper[i]): float(gaps.duplicates[i]) for i in used},
             float(gaps.outside),
+            self._clock.early,
+            self._clock.late,
         )
 
     def _stream(self, records: Any) -> Iterator[Any]:
@@ -168,7 +180,11 @@ class Dedup:
                 seen = self.filter.seen(identity)
             else:
                 when = time.time() if at is None else self._seconds(at(record))
-                seen = clock.seen(identity, at=when)
+                filter_time = self._clock.filter_time(when)
+                if filter_time is None:
+                    seen = bool(self._seen_at([identity], np.array([when], dtype=float))[0])
+                else:
+                    seen = clock.seen(identity, at=filter_time)
                 self._times.append(when)
             self._records += 1
             self._dropped += seen
@@ -190,18 +206,36 @@ class Dedup:
             # Columns that pyarrow cannot filter raise here, before any record is marked as seen.
             keep(batch.slice(0, 0), np.zeros(0, np.bool_))
         if self._timed:
-            assert isinstance(self.filter, Windowed)
             if self._at is None:
                 times = np.full(len(batch), time.time())
             else:
                 times = read_seconds(_select(batch, self._at), _name(self._at))
-            seen = self.filter.seen_many(keys, at=times)
+            seen = self._seen_at(keys, times)
         else:
             times = np.arange(self._records, self._records + len(batch), dtype=float)
             seen = self.filter.seen_many(keys)
         self._gaps.track(_native.hash_keys(keys, seed=_SEED)[:, 0], seen, times)
         self._records += len(seen)
         self._dropped += int(seen.sum())
+        return seen
+
+    def _seen_at(self, keys: Any, times: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Return for each key whether it was seen, and insert it; wrong times move no clock."""
+        windowed = self.filter
+        assert isinstance(windowed, Windowed)
+        seen = self._clock.seen(
+            times,
+            lambda: _native.hash_keys(keys, seed=_SEED)[:, 0],
+            lambda at: windowed.seen_many(keys, at=at),
+        )
+        if self._clock.early and not self._warned:
+            self._warned = True
+            _logger.warning(
+                "a record has a time of more than the window ahead of the stream (%s seconds); "
+                "such times move the window only if %d records in a row have them",
+                f"{times.max():.17g}",
+                AGREEING,
+            )
         return seen
 
     def _track(self) -> None:
@@ -228,8 +262,9 @@ def dedup(
     """Iterate over the records of a stream that were not seen before, in fixed memory.
 
     ``records`` is an iterable of records or of batches (lists, NumPy arrays, Arrow record batches
-    and tables, data frames), one Arrow table or stream, or the path of a text file, which may be
-    compressed (gzip, bzip2, xz, Zstandard), whose lines (bytes, without line ends) are the records.
+    and tables, data frames), one data frame, Arrow table or stream, or the path of a text file,
+    which may be compressed (gzip, bzip2, xz, Zstandard), whose lines (bytes, without line ends) are
+    the records.
     The output has the same type as the input.
 
     A record, or a batch, is marked as seen when it is handed out, and none is read ahead: at any
@@ -238,7 +273,9 @@ def dedup(
     - ``window``: drop every duplicate among the last ``window`` records (`tamis.Windowed`). With
       ``seconds``, drop every duplicate of the last ``seconds`` seconds; ``window`` is then the
       expected number of records in that time, and ``at`` the time of a record (a column or a
-      function): seconds, or a timestamp of any unit, in UTC if it has no time zone.
+      function): seconds, or a timestamp of any unit, in UTC if it has no time zone. A time of more
+      than ``seconds`` ahead of all before it moves the window only once 16 records in a row have
+      such times; until then these records are compared with each other.
     - ``gap`` and ``bits``: drop duplicates however old, as far back as ``bits`` bits of memory
       allow (`tamis.StableBloom`); ``gap`` is the typical distance of duplicates in records.
     - ``filter``: an existing `Windowed` or `StableBloom` filter to continue with.
@@ -308,6 +345,8 @@ def _iterate(records: Any) -> Iterator[Any]:
     """Return an iterator over records, or over batches of them."""
     if isinstance(records, (str, bytes, os.PathLike)):
         return _lines(records)
+    if type(records).__module__.startswith(("pandas", "polars")) and hasattr(records, "filter"):
+        return iter([records])  # through Arrow, columns of objects would lose nanoseconds
     if hasattr(records, "__arrow_c_stream__"):
         import pyarrow as pa
 
@@ -343,27 +382,27 @@ def _name(at: Select) -> str:
     return f"column {at!r}" if isinstance(at, str) else "at"
 
 
-def _getter(what: KeySelect) -> Callable[[Any], Any] | None:
+def _getter(select: KeySelect) -> Callable[[Any], Any] | None:
     """Return the function that reads the key, or the time, of a record; None for the record."""
-    if what is None or callable(what):
-        return what
-    return operator.itemgetter(*(what if isinstance(what, list) else [what]))
+    if select is None or callable(select):
+        return select
+    return operator.itemgetter(*(select if isinstance(select, list) else [select]))
 
 
-def _select(batch: Any, what: KeySelect) -> Any:
+def _select(batch: Any, select: KeySelect) -> Any:
     """Return the keys, or the times, of a batch."""
-    if what is None:
+    if select is None:
         return batch
-    if callable(what) or isinstance(batch, list):
-        get = _getter(what)
+    if callable(select) or isinstance(batch, list):
+        get = _getter(select)
         assert get is not None
         return list(map(get, batch)) if isinstance(batch, list) else get(batch)
-    if isinstance(what, list):
-        names = [_column_name(batch, column) for column in what]
+    if isinstance(select, list):
+        names = [_column_name(batch, column) for column in select]
         if isinstance(batch, np.ndarray):  # with fields
             return list(zip(*(batch[name] for name in names), strict=True))
         return batch[names] if type(batch).__module__.startswith("pandas") else batch.select(names)
-    return batch[_column_name(batch, what)]
+    return batch[_column_name(batch, select)]
 
 
 def _column_name(batch: Any, column: Any) -> Any:

@@ -11,6 +11,7 @@ __all__ = [
     "CapacityWarning",
     "FormatError",
     "IncompatibleError",
+    "KeyKindWarning",
     "LeaseError",
     "StoreError",
     "TamisError",
@@ -46,6 +47,10 @@ class StoreError(TamisError, ConnectionError):
 
     After a failed write it is unknown whether the write took place.
     """
+
+
+class KeyKindWarning(UserWarning):
+    """Keys and queries are of different kinds, such as integers and text, so none can match."""
 
 
 class CapacityWarning(UserWarning):

@@ -24,7 +24,7 @@ COUNTERS: dict[str, tuple[str, Callable[[GuardStats], float]]] = {
     "reads_saved": ('Queries answered "no" by the filter.', lambda s: s.reads_saved),
     "reads_wasted": (
         "Queries that the filter accepted but the store had no value for.",
-        lambda s: s.false_positives,
+        lambda s: s.wasted_reads,
     ),
     "reads_found": (
         "Queries that the filter accepted and the store had a value for.",
@@ -77,7 +77,9 @@ class Collector:
         from tamis.guard import AsyncGuard, Guard
 
         if not isinstance(guard, Guard | AsyncGuard):
-            raise TypeError(f"guards must be guards, as in Collector(users), not {guard!r}")
+            raise TypeError(
+                f"guards must be tamis.Guard or tamis.AsyncGuard objects, not {guard!r}"
+            )
         with self._lock:
             other = self._guards.get(guard.name)
             if other is not None and other is not guard and not other.closed:

@@ -324,7 +324,7 @@ def _label(ax: Any, names: list[str], points: list[tuple[float, float]]) -> None
     """Write the names in a column next to the axes, each with a line to its point."""
     places = ax.transAxes.inverted().transform(ax.transData.transform(points))[:, 1]
     order = sorted(range(len(names)), key=lambda i: (places[i], points[i][0]))
-    heights = apart([min(max(float(places[i]), 0.0), 1.0) for i in order], _LINE)
+    heights = spread_apart([min(max(float(places[i]), 0.0), 1.0) for i in order], _LINE)
     for i, height in zip(order, heights, strict=True):
         ax.annotate(
             names[i],
@@ -338,10 +338,10 @@ def _label(ax: Any, names: list[str], points: list[tuple[float, float]]) -> None
         )  # fmt: skip
 
 
-def apart(places: list[float], gap: float) -> list[float]:
+def spread_apart(places: list[float], gap: float) -> list[float]:
     """Move sorted places as little as possible so that they are at least ``gap`` apart, from 0 up.
 
-    >>> [round(each, 2) for each in apart([0.5, 0.5, 0.9], 0.1)]
+    >>> [round(each, 2) for each in spread_apart([0.5, 0.5, 0.9], 0.1)]
     [0.45, 0.55, 0.9]
     """
     # Places that touch move as one block, centred on the mean of their original places.

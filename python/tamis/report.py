@@ -11,7 +11,7 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from tamis._files import save_whole
+from tamis._files import save_atomically
 
 if TYPE_CHECKING:
     from tamis._types import FilePath
@@ -149,7 +149,7 @@ class Report:
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(page)
 
-        save_whole(path, write)
+        save_atomically(path, write)
 
     def __str__(self) -> str:
         title = html.escape(self.title)

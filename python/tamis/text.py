@@ -15,12 +15,12 @@ from tamis._objects import storage_of
 from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import storage
+from tamis.collection.allocation_inputs import as_weights, extend_utility, read_utility
 from tamis.collection.origin import Origin, saved_origin
 from tamis.collection.prefixes import load_sliced, rate_curve, sliced_overhead
 from tamis.collection.storage import Names
-from tamis.collection.utility import as_weights, extend_utility, read_utility
 from tamis.planning.collection import sliced as planning
-from tamis.planning.collection.allocation import KINDS, weighted_rate
+from tamis.planning.collection.allocation import PREFIX_KINDS, weighted_rate
 from tamis.planning.collection.curves import Floats, Ints, Mixed, Segmented, Weights
 from tamis.planning.collection.prices import optimal
 
@@ -33,7 +33,7 @@ Tokenizer: TypeAlias = Callable[[str], Iterable[str]]
 SignatureKind: TypeAlias = Literal["sliced", "ribbon"]
 """Signatures: bit-sliced Bloom filters, or separate ribbons."""
 
-_RIBBON = 1 + KINDS.index("ribbon")  # the number of the kind in a file
+_RIBBON = 1 + PREFIX_KINDS.index("ribbon")  # the number of the kind in a file
 
 _ENGLISH = """
     a about all also an and are as at be been but by can do for from had has have he her his
@@ -372,10 +372,10 @@ class SearchIndex:
     @property
     def size_in_bytes(self) -> int:
         """Memory of the prefixes, sizes and weights."""
-        return self.least_budget + (self.size_in_bits + 7) // 8
+        return self.min_budget + (self.size_in_bits + 7) // 8
 
     @property
-    def least_budget(self) -> int:
+    def min_budget(self) -> int:
         """The smallest possible budget in bytes: sizes and weights without any bits."""
         memory = self._memory
         return memory.signatures.overhead + _own_bytes(memory.filters)
@@ -406,7 +406,7 @@ class SearchIndex:
     def __repr__(self) -> str:
         return (
             f"<tamis.text.SearchIndex: {len(self):,} documents, {self.size_in_bytes:,} bytes in "
-            f"memory, {self.least_budget / max(len(self), 1):.1f} per document for overhead>"
+            f"memory, {self.min_budget / max(len(self), 1):.1f} per document for overhead>"
         )
 
     def _terms(self, text: str) -> list[str]:

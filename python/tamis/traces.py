@@ -112,7 +112,7 @@ def power_law(n: int, *, exponent: float = 0.5, universe: int = 100_000, seed: i
     0.5
     """
     n, universe = check_int("n", n, _MAX_RANKS), _positive("universe", universe)
-    exponent = check_number("exponent", exponent, "a number from 0 to below 1", least=0, below=1)
+    exponent = check_number("exponent", exponent, "a number from 0 to below 1", minimum=0, below=1)
     random, power = _random(seed), 1 / (1 - exponent)
 
     def ranks(at: int, m: int) -> Integers:
@@ -138,7 +138,7 @@ def active_set(n: int, *, active: int = 131_072, repeats: float = 57.0, seed: in
     """
     n, active = check_int("n", n, _MAX_RANKS), _positive("active", active)
     repeats = check_number(
-        "repeats", repeats, f"a number from 1 to {_MAX_RANKS}", least=1, most=_MAX_RANKS
+        "repeats", repeats, f"a number from 1 to {_MAX_RANKS}", minimum=1, maximum=_MAX_RANKS
     )
     random = _random(seed)
 
@@ -159,11 +159,11 @@ class Adversary:
     A round has ten subrounds, each of which makes every remaining query once. After a round, only
     the queries that were a false positive in it remain. It ends after ``rounds`` rounds, or when
     the remaining queries are at most 1 % of the number of stored keys. Iterate over it for the
-    queries of each subround, and pass the answers to `tell`.
+    queries of each subround, and pass the answers to `report`.
 
     >>> adversary = Adversary(100, stored=1000, seed=1)
     >>> for queries in adversary:
-    ...     adversary.tell(np.zeros(len(queries), dtype=bool))   # no false positives
+    ...     adversary.report(np.zeros(len(queries), dtype=bool))   # no false positives
     >>> adversary.round, len(adversary.queries), adversary.rate
     (1, 0, 0.0)
     """
@@ -186,22 +186,22 @@ class Adversary:
 
     def __iter__(self) -> Iterator[Integers]:
         while self.round < self._rounds and len(self.queries) > self._min_queries:
-            fooled = np.zeros(len(self.queries), dtype=bool)
+            accepted = np.zeros(len(self.queries), dtype=bool)
             false_positives = 0
             for _ in range(self._subrounds):
                 self._answers = None
                 yield self.queries
                 if self._answers is None:
                     raise RuntimeError(
-                        "call tell() with the answers to a subround before the next one"
+                        "call report() with the answers to a subround before the next one"
                     )
-                fooled |= self._answers
+                accepted |= self._answers
                 false_positives += int(np.count_nonzero(self._answers))
             self.rate = false_positives / (self._subrounds * len(self.queries))
-            self.queries = self.queries[fooled]
+            self.queries = self.queries[accepted]
             self.round += 1
 
-    def tell(self, false_positives: npt.NDArray[np.bool_]) -> None:
+    def report(self, false_positives: npt.NDArray[np.bool_]) -> None:
         """Report which queries of this subround were false positives."""
         answers = np.asarray(false_positives, dtype=bool)
         if answers.shape != self.queries.shape:
@@ -245,8 +245,8 @@ def _zipf_ranks(s: float, universe: int, random: np.random.Generator) -> Callabl
             x = inverse(y.copy())
             k = np.clip(np.rint(x), 1, universe)
             doubtful = np.flatnonzero(k - x > sure)
-            of = k[doubtful]
-            rejected = doubtful[y[doubtful] < integral(of + 0.5) - of**-s]
+            candidates = k[doubtful]
+            rejected = doubtful[y[doubtful] < integral(candidates + 0.5) - candidates**-s]
             k -= 1
             pieces.append(np.delete(k, rejected).astype(np.uint64))
             found += len(pieces[-1])
@@ -290,8 +290,8 @@ def _seed(seed: int) -> int:
 
 
 def _positive(name: str, value: int) -> int:
-    return check_int(name, value, _MAX_RANKS, least=1)
+    return check_int(name, value, _MAX_RANKS, minimum=1)
 
 
 def _exponent(exponent: float) -> float:
-    return check_number("exponent", exponent, "a number from 0 to 10", least=0, most=10)
+    return check_number("exponent", exponent, "a number from 0 to 10", minimum=0, maximum=10)

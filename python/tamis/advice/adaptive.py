@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tamis.advice.situation import Choice, Found, RuledOut, Situation, unfit
 from tamis.advice.stacked import stack_times
 from tamis.advice.turnover import Stays, stays
 from tamis.planning import adaptive_cuckoo, quotient, telescoping
-from tamis.planning.adaptive_stacked import PlanRequest, plan_adaptive
+from tamis.planning.adaptive_stacked import ADAPTIVE_LAYERS, PlanRequest, plan_adaptive
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.frequencies import Zipf
 
@@ -37,10 +37,11 @@ def adaptive(situation: Situation) -> Iterator[Found]:
     if why:
         yield from (RuledOut(kind.filter, why) for kind in KINDS.values() if kind.adapts)
         return
-    yield _telescoping(situation)
-    yield RuledOut("Extending", "it takes more memory than Telescoping for the same fixes")
-    yield _adaptive_cuckoo(situation)
-    yield _adaptive_stacked(situation)
+    for predict in _PREDICTIONS.values():
+        yield predict(situation)
+    for kind in KINDS.values():
+        if kind.adapts and kind.name not in _PREDICTIONS:
+            yield RuledOut(kind.filter, "its rate while it adapts is not predicted")
 
 
 def _telescoping(situation: Situation) -> Found:
@@ -57,7 +58,7 @@ def _telescoping(situation: Situation) -> Found:
             continue
         each = max(met, 1) / max(n, 1)
         code = telescoping.selector_entropy(each, rate, load=1.0)
-        code += telescoping.whole_bytes(each, rate)
+        code += telescoping.rounding_bits(each, rate)
         bits = math.ceil(slots + directory + n * code)
         if bits <= situation.budget:
             found = _adapting(situation, stay, "telescoping", rate, bits, {"fpr": rate})
@@ -108,7 +109,7 @@ def _adaptive_stacked(situation: Situation) -> Found:
     arguments: dict[str, Any] = {
         "sizing": "lifetime",
         "lifetime": max(round(situation.queries), 1),
-        "layer": "quotient" if "delete" in situation.needs else "auto",
+        "layer": _deleting_layer() if "delete" in situation.needs else "auto",
         **situation.sizing,
     }
     try:
@@ -136,6 +137,23 @@ def _adaptive_stacked(situation: Situation) -> Found:
             "absent keys; needs to know only how skewed they are."
         ),
     )
+
+
+def _deleting_layer() -> str:
+    return next(kind.name for kind in ADAPTIVE_LAYERS if kind.deletes)
+
+
+def _extending(situation: Situation) -> Found:
+    return RuledOut("Extending", "it takes more memory than Telescoping for the same fixes")
+
+
+_PREDICTIONS: dict[str, Callable[[Situation], Found]] = {
+    "telescoping": _telescoping,
+    "extending": _extending,
+    "adaptive_cuckoo": _adaptive_cuckoo,
+    "adaptive_stacked": _adaptive_stacked,
+}
+"""The prediction for each kind that adapts."""
 
 
 def _adapting(

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from tamis._checks import check_int, one_of
 from tamis._format import table_html
-from tamis.advice.explanation import explain
 from tamis.advice.measurement import measured
+from tamis.advice.rendering import cells, explain, head, page, table
 from tamis.advice.situation import Choice, RuledOut, Situation
-from tamis.advice.text import cells, head, table
 
 if TYPE_CHECKING:
     from tamis._types import FilePath, Keys
@@ -87,7 +86,7 @@ class Advice:
         >>> bool(abs(best.measured_fpr / best.expected_fpr - 1) < 0.5)
         True
         """
-        seeds = check_int("seeds", seeds, 10**6, least=1)
+        seeds = check_int("seeds", seeds, 10**6, minimum=1)
         found = measured(self.situation, self.choices, keys, queries, seeds)
         return replace(self, choices=tuple(found))
 
@@ -127,8 +126,6 @@ class Advice:
 
     def report(self, path: FilePath) -> None:
         """Write a self-contained HTML report with charts."""
-        from tamis.advice.page import page
-
         page(self).save(path)
 
     def to_frame(self, library: Literal["pandas", "polars"] | None = None) -> Any:

@@ -20,12 +20,12 @@ from tamis._checks import (
     check_share,
     check_workload,
     parse_budget,
+    parse_duration,
     shown,
 )
 from tamis.advice.adaptive import adaptive, horizon
 from tamis.advice.advice import Advice
 from tamis.advice.learned import learned
-from tamis.advice.plain import plain
 from tamis.advice.sets import collections, overhead
 from tamis.advice.situation import (
     NEEDS,
@@ -35,13 +35,14 @@ from tamis.advice.situation import (
     RuledOut,
     Situation,
     ranked,
+    secret,
+    unfit,
 )
 from tamis.advice.stacked import stacked
 from tamis.advice.streams import drawn_gaps, logged_gaps, streams
 from tamis.advice.turnover import MAX_TURNOVER
 from tamis.collection import Utility
-from tamis.planning.costs import check_seconds, duration
-from tamis.planning.kinds import KINDS
+from tamis.planning.kinds import KINDS, REFERENCE, Kind, Option, check_seconds
 
 if TYPE_CHECKING:
     from tamis._types import Keys
@@ -110,26 +111,26 @@ def advise(
     ['Quotient', 'Cuckoo']
     """
     check_workload(workload)
-    wanted = _needs(needs)
+    required = _needs(needs)
     counts = [_count(each) for each in keys.values()] if isinstance(keys, Mapping) else None
     n = _count(keys) if counts is None else sum(counts)
     bits = _budget(n, fpr, bits_per_key, budget)
     if fpr is not None and isinstance(keys, Mapping):
         raise ValueError("fpr cannot be combined with a mapping of sets; pass budget=")
-    miss = duration("miss_cost", miss_cost)
-    denial = miss if denial_cost is None else duration("denial_cost", denial_cost)
+    miss = parse_duration("miss_cost", miss_cost)
+    denial = miss if denial_cost is None else parse_duration("denial_cost", denial_cost)
     scale = 1.0
     if check_cost is not None:
-        base = check_seconds(KINDS["bloom"].options[1].check, n, present=False)
-        scale = duration("check_cost", check_cost) / base
+        base = check_seconds(REFERENCE.check, n, present=False)
+        scale = parse_duration("check_cost", check_cost) / base
     queries, counted = horizon(workload, n)
     if expected_queries is not None:
         counted = True
         queries = check_number("expected_queries", expected_queries, "a positive number", above=0)
-    replaced = _turnover(turnover, wanted, keys)
+    replaced = _turnover(turnover, required, keys)
     if replaced:
-        wanted |= {"insert", "delete"}
-    gaps = _stream_gaps(workload, log, n) if "stream" in wanted else None
+        required |= {"insert", "delete"}
+    gaps = _stream_gaps(workload, log, n) if "stream" in required else None
     present_share = _present(workload, present, gaps, n)
     if log is not None and gaps is None and workload is not None:
         known: Any = None if isinstance(keys, int | np.integer) else keys
@@ -138,7 +139,18 @@ def advise(
         workload = copy.copy(workload)
         workload.present = present_share
     situation = Situation(
-        n, bits, workload, wanted, present_share, queries, miss, denial, scale, gaps, fpr, replaced
+        n,
+        bits,
+        workload,
+        required,
+        present_share,
+        queries,
+        miss,
+        denial,
+        scale,
+        gaps,
+        fpr,
+        replaced,
     )
     if isinstance(keys, Mapping):
         found = list(collections(situation, np.array(counts), utility, overhead(keys)))
@@ -146,7 +158,7 @@ def advise(
     else:
         found = list(_single(situation, keys, features, nonmembers))
         unknowns = list(_unknowns(situation, counted, present, log))
-        if turnover is None and workload is not None and {"insert", "delete"} <= wanted:
+        if turnover is None and workload is not None and {"insert", "delete"} <= required:
             unknowns.append(_NO_TURNOVER)
     return Advice(
         situation,
@@ -158,7 +170,7 @@ def advise(
 
 def _single(situation: Situation, keys: Any, features: Any, nonmembers: Any) -> Iterator[Found]:
     """Yield the choices of every family of filters of one set."""
-    alike = list(plain(situation))
+    alike = list(_plain(situation))
     costs = (situation.cost(each) for each in alike if isinstance(each, Choice))
     yield from alike
     # If choices are ranked by size, a slow stack is not ruled out.
@@ -170,14 +182,47 @@ def _single(situation: Situation, keys: Any, features: Any, nonmembers: Any) -> 
     yield from streams(situation)
 
 
+def _plain(situation: Situation) -> Iterator[Found]:
+    """Filters that treat all queries alike: every option that has a reason to be chosen."""
+    for kind in KINDS.values():
+        for option in kind.options:
+            if kind.sizes is not None and option.reason:
+                yield _plain_choice(situation, kind, option)
+
+
+def _plain_choice(situation: Situation, kind: Kind, option: Option) -> Found:
+    if reason := unfit(situation, inserts=kind.inserts, deletes=kind.deletes):
+        return RuledOut(option.name, reason)
+    arguments = {**option.arguments, **situation.sizing}
+    assert kind.sizes is not None
+    try:
+        size = kind.sizes.size(situation.keys, **arguments)
+    except ValueError as error:
+        return RuledOut(option.name, str(error))
+    rate = size.rate(situation.keys)
+    return Choice(
+        option.name,
+        "plain",
+        kind.filter,
+        arguments,
+        expected_fpr=rate,
+        fpr_bound=1.0 if "adversary" in situation.needs else rate,
+        bits=size.bits,
+        keys=situation.keys,
+        absent_time=situation.check(option, present=False),
+        present_time=situation.check(option, present=True),
+        reason=option.reason + secret(situation),
+    )
+
+
 def _needs(needs: Iterable[str]) -> frozenset[str]:
     if not isinstance(needs, Iterable):
         raise TypeError(f"needs must be a set of names, not {shown(needs)}")
-    wanted = frozenset([needs] if isinstance(needs, str) else needs)
-    for each in sorted(wanted, key=str):
+    required = frozenset([needs] if isinstance(needs, str) else needs)
+    for each in sorted(required, key=str):
         if each not in NEEDS:
             raise ValueError(f"needs must be any of {', '.join(NEEDS)}, not {each!r}")
-    return wanted
+    return required
 
 
 def _turnover(turnover: float | None, needs: frozenset[str], keys: Any) -> float:
@@ -187,7 +232,7 @@ def _turnover(turnover: float | None, needs: frozenset[str], keys: Any) -> float
         other = "a stream" if "stream" in needs else "a mapping of sets"
         raise ValueError(f"turnover cannot be combined with {other}")
     return check_number(
-        "turnover", turnover, "a number from 0 to 10,000", least=0, most=MAX_TURNOVER
+        "turnover", turnover, "a number from 0 to 10,000", minimum=0, maximum=MAX_TURNOVER
     )
 
 
@@ -261,6 +306,6 @@ def _unknowns(
         )
     if w is not None and w.values is not None and "stream" not in needs and log is None:
         yield (
-            "Unknown: whether later queries are like those of the sample. Pass log=, the queries "
+            "Unknown: whether later queries resemble the sample. Pass log=, the queries "
             "in order, or run measure(keys, queries) on later ones."
         )

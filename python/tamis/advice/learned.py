@@ -13,8 +13,7 @@ from tamis.advice.situation import Choice, Found, RuledOut, Situation, ranked
 from tamis.filters import LearnedBloom
 from tamis.learned import Model, train
 from tamis.planning import learned_bloom as planning
-from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN
-from tamis.planning.kinds import KINDS, fingerprint_layer
+from tamis.planning.kinds import SMALLEST, fingerprint_layer
 
 NAME = LearnedBloom.__name__
 SAMPLE = 20_000
@@ -25,6 +24,10 @@ BUCKETS = (512, 4096)
 
 LEVELS = (8, 32)
 """Levels of each column to try, for models of tables."""
+
+SCORE_PER_BYTE, SCORE_PER_COLUMN = 17e-9, 8e-9
+"""Seconds that a linear model takes to score a key, by its text or by its row of a table; from
+``benches/checks.py``."""
 
 _HELD_OUT = 3
 """One in this many non-members is used to plan, and the others to train: more rows improve
@@ -96,7 +99,9 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
     scoring = situation.scale * _scoring(held)
     absent, inside = model.scores(held), model.scores(members)
     spare = situation.budget - model.size_in_bits - _REGIONS * _REGION_BITS
-    halving = fingerprint_layer("ribbon", situation.keys, 8).bits / (8 * max(situation.keys, 1))
+    halving = fingerprint_layer(SMALLEST.name, situation.keys, 8).bits / (
+        8 * max(situation.keys, 1)
+    )
     if spare <= 0:
         return None
     parts = planning.segments(inside, absent)
@@ -110,7 +115,7 @@ def _predicted(situation: Situation, model: Model, members: Any, held: Any) -> C
     worst = found.rate(
         min((each for each, n in zip(found.halvings, found.members, strict=True) if n), default=0.0)
     )
-    filters = KINDS["ribbon"].options[0]
+    filters = SMALLEST.options[0]
     return Choice(
         NAME,
         "learned",

@@ -60,7 +60,7 @@ def measured(
         holding = _holding(keys, column(queries))
 
         def trial(choice: Choice, seed: int) -> Trial:
-            return _of_sets(choice, seed, keys, column(queries), holding)
+            return _measure_sets(choice, seed, keys, column(queries), holding)
 
         share = 0.0
     elif "stream" in situation.needs:
@@ -69,7 +69,7 @@ def measured(
         gaps = since_last(np.concatenate([_hashes(before), _hashes(records)]))[len(before) :]
 
         def trial(choice: Choice, seed: int) -> Trial:
-            return _of_stream(choice, seed, before, records, gaps, situation.keys)
+            return _measure_stream(choice, seed, before, records, gaps, situation.keys)
 
         share = float(np.mean((gaps > 0) & (gaps <= situation.keys)))
     else:
@@ -77,7 +77,7 @@ def measured(
         adversary = "adversary" in situation.needs
 
         def trial(choice: Choice, seed: int) -> Trial:
-            return _of_set(choice, seed, sample, adversary)
+            return _measure_set(choice, seed, sample, adversary)
 
         share = sample.share
     trials = [[trial(each, seed) for seed in range(seeds)] for each in choices]
@@ -123,7 +123,7 @@ class Trial(NamedTuple):
     time: float = math.nan
 
 
-def _of_set(choice: Choice, seed: int, sample: Sample, adversary: bool) -> Trial:
+def _measure_set(choice: Choice, seed: int, sample: Sample, adversary: bool) -> Trial:
     f = choice.build(sample.keys, seed=seed)
     rate = _rate(f, sample, adversary)
     return Trial(f, rate, 0.0, f.size_in_bits)
@@ -136,36 +136,38 @@ def _rate(f: Any, sample: Sample, adversary: bool) -> float:
     if not count:
         return 0.0
     if not hasattr(f, "adapt_many"):
-        yes = np.flatnonzero(f.contains(absent))
-        attacked = adversary * len(np.unique(_hashes(take(absent, yes)))) * _SUBROUNDS * _ROUNDS
-        return (len(yes) + attacked) / (count + attacked)
+        accepted = np.flatnonzero(f.contains(absent))
+        attacked = (
+            adversary * len(np.unique(_hashes(take(absent, accepted)))) * _SUBROUNDS * _ROUNDS
+        )
+        return (len(accepted) + attacked) / (count + attacked)
     remote = Hashes(sample.keys, seed=f.seed)
-    wrong = attacked = 0
+    false_positives = attacked = 0
     for start in range(0, count, _BATCH):
         part = absent[start : start + _BATCH]
-        mistakes = take(part, np.flatnonzero(f.contains(part)))
-        wrong += len(mistakes)
+        accepted = take(part, np.flatnonzero(f.contains(part)))
+        false_positives += len(accepted)
         rounds = _ROUNDS if adversary else 0
-        while len(mistakes):
-            f.adapt_many(mistakes, remote)
+        while len(accepted):
+            f.adapt_many(accepted, remote)
             if not rounds:
                 break
             rounds -= 1
-            attacked += _SUBROUNDS * len(mistakes)
-            mistakes = take(mistakes, np.flatnonzero(f.contains(mistakes)))
-            wrong += len(mistakes)
-    return wrong / (count + attacked)
+            attacked += _SUBROUNDS * len(accepted)
+            accepted = take(accepted, np.flatnonzero(f.contains(accepted)))
+            false_positives += len(accepted)
+    return false_positives / (count + attacked)
 
 
 def _timed(filters: list[Any], sample: Sample) -> list[tuple[float, float]]:
     """Return seconds per query for absent and present keys: the best of alternating rounds."""
     places = [np.flatnonzero(which) for which in (~sample.present, sample.present)]
     best = np.tile([np.inf if len(which) else 0.0 for which in places], (len(filters), 1))
-    for turn in range(ROUNDS):
+    for round_ in range(ROUNDS):
         for place, which in enumerate(places):
             if not len(which):
                 continue
-            start = turn * TIMED % len(which)
+            start = round_ * TIMED % len(which)
             queries = take(sample.queries, which[start : start + TIMED])
             for row, f in enumerate(filters):
                 begin = time.perf_counter()
@@ -175,7 +177,7 @@ def _timed(filters: list[Any], sample: Sample) -> list[tuple[float, float]]:
     return [(float(absent), float(present)) for absent, present in best]
 
 
-def _of_stream(
+def _measure_stream(
     choice: Choice,
     seed: int,
     before: Any,
@@ -200,7 +202,7 @@ def _holding(sets: Mapping[str, Any], queries: Any) -> npt.NDArray[np.int64]:
     return np.array([np.count_nonzero(np.isin(queried, _hashes(keys))) for keys in sets.values()])
 
 
-def _of_sets(
+def _measure_sets(
     choice: Choice,
     seed: int,
     sets: Mapping[str, Any],

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis.advice.situation import Choice, Found, RuledOut, Situation
 from tamis.collection import Collection
-from tamis.planning.collection.allocation import plan_collection
-from tamis.planning.kinds import KINDS
+from tamis.planning.collection.allocation import PrefixKind, plan_collection
+from tamis.planning.kinds import KINDS, Kind
 
 if TYPE_CHECKING:
     from tamis._types import Keys
@@ -23,12 +23,21 @@ FPR = 1e-4
 _PROBE = 64
 """Sets of the collection whose overhead is measured."""
 
-_KINDS = {
-    "auto": "each set has the kind that suits its size",
-    "ribbon": "cut by whole columns",
-    "segmented": "cut by segments",
-    "truncated": "cut at any bit",
+
+class _Method(NamedTuple):
+    """How filters are cut to a budget, and the kind of filter that is cut."""
+
+    description: str
+    filter: Kind
+
+
+_METHODS: dict[PrefixKind | Literal["auto"], _Method] = {
+    "auto": _Method("each set has the kind that suits its size", KINDS["ribbon"]),
+    "ribbon": _Method("cut by whole columns", KINDS["ribbon"]),
+    "segmented": _Method("cut by segments", KINDS["bloom"]),
+    "truncated": _Method("cut at any bit", KINDS["bloom"]),
 }
+"""The values of ``kind`` in `tamis.plan_collection`."""
 
 
 def overhead(sets: Mapping[str, Keys]) -> int:
@@ -54,9 +63,9 @@ def collections(
     if spare <= 0:
         yield RuledOut("Collection", f"names and sizes alone take {overhead_bits // 8:,} bytes")
         return
-    for kind, how in _KINDS.items():
-        found = plan_collection(counts, utility, budget=spare, kind=kind, fpr=FPR)  # type: ignore[arg-type]
-        option = KINDS["ribbon" if kind in ("auto", "ribbon") else "bloom"].layer
+    for kind, method in _METHODS.items():
+        found = plan_collection(counts, utility, budget=spare, kind=kind, fpr=FPR)
+        option = method.filter.layer
         assert option is not None
         yield Choice(
             f"Collection, {kind}",
@@ -69,5 +78,8 @@ def collections(
             keys=situation.keys,
             absent_time=situation.check(option, present=False),
             present_time=situation.check(option, present=True),
-            reason=f"Filters of {len(counts):,} sets, the longest for the most queried: {how}.",
+            reason=(
+                f"Filters of {len(counts):,} sets, the longest for the most queried: "
+                f"{method.description}."
+            ),
         )

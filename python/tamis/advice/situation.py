@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tamis._format import format_duration, format_rate
-from tamis.planning.costs import check_seconds
-from tamis.planning.kinds import Option
+from tamis.planning.kinds import Option, check_seconds
 from tamis.planning.plan import Plan
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tamis.advice.situation import (
     unfit,
 )
 from tamis.advice.turnover import recognized_workload
-from tamis.planning.kinds import KINDS, LAYERS, Kind, LayerKind
+from tamis.planning.kinds import KINDS, LAYERS, REFERENCE, Kind, LayerKind
 from tamis.planning.plan import Plan
 from tamis.planning.planner import Last, plan
 
@@ -112,15 +112,13 @@ def _known(situation: Situation, found: Plan) -> str:
 def _goal(situation: Situation) -> dict[str, Any]:
     """Return the goal of the plan: the smallest size for a rate, or the lowest cost for a budget.
 
-    ``check_cost`` is the time of a Bloom layer, to which the times of other layers are relative.
+    ``check_cost`` is the time of the reference filter, to which the times of layers are relative.
     """
     if situation.fpr is not None:
         return situation.sizing
-    bloom = KINDS["bloom"].layer
-    assert bloom is not None
     return situation.sizing | {
         "miss_cost": max(situation.miss_cost, 1e-12),
-        "check_cost": situation.check(bloom, present=False),
+        "check_cost": situation.check(REFERENCE, present=False),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,9 +27,11 @@ _RATES = np.geomspace(1e-4, 0.9, 40)
 """Rates to try for a stable filter: a higher rate means that fewer keys are forgotten."""
 
 
+_FORGETS = "it forgets keys (needs: 'false negatives allowed')"
+
+
 def streams(situation: Situation) -> Iterator[Found]:
     """Yield a windowed filter, and the stable filter with the lowest cost."""
-    names = [KINDS[name].filter for name in ("windowed", "stable", "stable_learned")]
     if "stream" not in situation.needs:
         why = "it is for endless streams (needs: 'stream'); other filters are better for a set"
     elif "delete" in situation.needs:
@@ -37,21 +39,12 @@ def streams(situation: Situation) -> Iterator[Found]:
     elif "adversary" in situation.needs and "store" in situation.needs:
         why = "it does not adapt to false positives"
     else:
-        yield _windowed(situation)
-        if "false negatives allowed" in situation.needs:
-            yield (
-                _stable(situation)
-                if situation.fpr is None
-                else RuledOut(
-                    "StableBloom",
-                    "its size depends on how many keys it may forget, not on its rate",
-                )
-            )
-        else:
-            yield RuledOut("StableBloom", "it forgets keys (needs: 'false negatives allowed')")
-        yield RuledOut("StableLearned", _scores(situation))
-        return
-    yield from (RuledOut(name, why) for name in names)
+        why = ""
+    for name, predict in _PREDICTIONS.items():
+        yield RuledOut(KINDS[name].filter, why) if why else predict(situation)
+    for kind in KINDS.values():
+        if kind.forgets and kind.name not in _PREDICTIONS:
+            yield RuledOut(kind.filter, why or "the keys that it forgets are not predicted")
 
 
 def drawn_gaps(workload: Workload | None, max_gap: int) -> Gaps:
@@ -101,17 +94,6 @@ def since_last(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return gaps
 
 
-def _scores(situation: Situation) -> str:
-    if "false negatives allowed" not in situation.needs:
-        return "it forgets keys (needs: 'false negatives allowed')"
-    if "classifier" not in situation.needs:
-        return "no classifier may be used (needs: 'classifier')"
-    return (
-        "a classifier cannot distinguish new from repeated records; if it can separate members "
-        "from other keys, use StableLearned.plan with its scores"
-    )
-
-
 def _windowed(situation: Situation) -> Found:
     try:
         size = windowed.size(situation.keys, **situation.sizing)
@@ -136,6 +118,12 @@ def _windowed(situation: Situation) -> Found:
 
 
 def _stable(situation: Situation) -> Found:
+    if "false negatives allowed" not in situation.needs:
+        return RuledOut("StableBloom", _FORGETS)
+    if situation.fpr is not None:
+        return RuledOut(
+            "StableBloom", "its size depends on how many keys it may forget, not on its rate"
+        )
     best: Choice | None = None
     gaps = _gaps(situation)
     for rate in _RATES.tolist():
@@ -167,6 +155,27 @@ def _stable(situation: Situation) -> Found:
         if best is None or situation.cost(found) < situation.cost(best):
             best = found
     return best or RuledOut("StableBloom", f"{situation.budget} bits are too few for any rate")
+
+
+def _stable_learned(situation: Situation) -> Found:
+    if "false negatives allowed" not in situation.needs:
+        why = _FORGETS
+    elif "classifier" not in situation.needs:
+        why = "no classifier may be used (needs: 'classifier')"
+    else:
+        why = (
+            "a classifier cannot distinguish new from repeated records; if it can separate members "
+            "from other keys, use StableLearned.plan with its scores"
+        )
+    return RuledOut("StableLearned", why)
+
+
+_PREDICTIONS: dict[str, Callable[[Situation], Found]] = {
+    "windowed": _windowed,
+    "stable": _stable,
+    "stable_learned": _stable_learned,
+}
+"""The prediction for each kind that forgets."""
 
 
 def _gaps(situation: Situation) -> Gaps:

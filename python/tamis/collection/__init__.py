@@ -9,9 +9,9 @@
 * `runs`: `Runs`, the filters of an LSM-tree's runs; `run_filters`, `runs_file`
 """
 
+from tamis.collection.allocation_inputs import Utility
 from tamis.collection.collection import Collection
 from tamis.collection.runs import Runs
 from tamis.collection.storage import Names, Sets
-from tamis.collection.utility import Utility
 
 __all__ = ["Collection", "Names", "Runs", "Sets", "Utility"]

@@ -15,14 +15,20 @@ from tamis._objects import storage_of
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath, Key, Keys
 from tamis.collection import build, storage
-from tamis.collection.allocation_inputs import AllocationInputs
+from tamis.collection.allocation_inputs import (
+    HALF_LIFE,
+    Accesses,
+    AllocationInputs,
+    Present,
+    Utility,
+    as_weights,
+)
 from tamis.collection.description import Description
 from tamis.collection.memory import Memory
 from tamis.collection.origin import Origin, reduce_collection
 from tamis.collection.prefix_allocation import Budgets, read_budget
 from tamis.collection.runs import NamedKeys, Runs
 from tamis.collection.storage import Sets
-from tamis.collection.utility import HALF_LIFE, Accesses, Present, Utility, as_weights
 from tamis.planning.collection import allocation as planning
 from tamis.planning.collection.curves import Floats, Ints
 
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from tamis.workload import Workload
 
 
-Kind: TypeAlias = planning.Kind | Literal["auto", "sliced"]
+Kind: TypeAlias = planning.PrefixKind | Literal["auto", "sliced"]
 """The kind of the filters: one that can be cut, bit-sliced filters, or the best for the budget."""
 
 
@@ -380,7 +386,7 @@ class Collection(Description):
         >>> c.accesses.round(3).tolist()
         [1.0, 2.0]
         """
-        weight = check_number("weight", weight, "a number of at least 0", least=0)
+        weight = check_number("weight", weight, "a number of at least 0", minimum=0)
         ids = self.names.ids(visited, "visited")
         with_key = None if found is None else self.names.ids(found, "found")
         if with_key and (stray := set(with_key).difference(ids)):

@@ -8,13 +8,13 @@ from tamis._format import facts_html, format_rate, format_size
 from tamis.collection.memory import Memory
 from tamis.collection.prefixes import rate_curve
 from tamis.collection.storage import Names
-from tamis.planning.collection.allocation import KINDS
+from tamis.planning.collection.allocation import PREFIX_KINDS
 from tamis.planning.collection.curves import Floats, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_KINDS = ("empty", *KINDS)  # by their numbers in a file
+_KINDS = ("empty", *PREFIX_KINDS)  # by their numbers in a file
 
 
 class Description:
@@ -94,7 +94,7 @@ class Description:
     def expected_reads(self) -> float:
         """Expected fraction of queries that read from the file, in hybrid mode, by utility.
 
-        A query for a key of the set reads unless the whole filter is in memory; `present` is the
+        A query for a key of the set reads unless the full filter is in memory; `present` is the
         share of these queries.
         """
         return self._memory.expected_reads if self.hybrid else 0.0
@@ -111,7 +111,7 @@ class Description:
         return sum(budget) if isinstance(budget, tuple) else budget
 
     @property
-    def least_budget(self) -> int:
+    def min_budget(self) -> int:
         """The smallest possible budget in bytes: sizes and weights without any bits of filters."""
         return self._memory.overhead
 
@@ -140,7 +140,7 @@ class Description:
         return (
             f"<tamis.Collection: {len(self):,} filters of {int(self.counts.sum()):,} keys, "
             f"{self.size_in_bytes:,} bytes in memory, "
-            f"{self.least_budget / max(len(self), 1):.1f} per filter for overhead>"
+            f"{self.min_budget / max(len(self), 1):.1f} per filter for overhead>"
         )
 
     def _repr_html_(self) -> str:

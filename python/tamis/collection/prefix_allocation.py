@@ -1,23 +1,15 @@
-"""How many bits of each filter to load: for all filters, or only the ones that a change affects."""
+"""How many bits of each filter to load: of all filters, or after sets are added."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tamis import _native
 from tamis._checks import parse_budget
 from tamis.collection.allocation_inputs import AllocationInputs
-from tamis.collection.growth import (
-    RESERVE,
-    Growth,
-    change_prefixes,
-    grow_sliced,
-    load_in_full,
-    may_grow,
-    plan_growth,
-)
 from tamis.collection.prefixes import (
     Prefixes,
     load_prefixes,
@@ -28,10 +20,10 @@ from tamis.collection.prefixes import (
 from tamis.collection.storage import filter_bits
 from tamis.errors import FormatError
 from tamis.planning.collection.allocation import Method, allocate
-from tamis.planning.collection.curves import Floats, Ints, Mixed
+from tamis.planning.collection.curves import Floats, Ints, Mixed, Weights
 from tamis.planning.collection.prices import optimal_price
 from tamis.planning.collection.reads import optimal_reads
-from tamis.planning.collection.sliced import plan_segments
+from tamis.planning.collection.sliced import is_sliceable, plan_segments
 
 Budget: TypeAlias = int | tuple[int, ...]
 """Bytes of memory: of all parts together, or of each."""
@@ -189,3 +181,103 @@ def _fits(prefixes: Prefixes, inputs: AllocationInputs, budget: Budget | None) -
         return True
     used = prefixes.overhead + inputs.own_bytes(prefixes.filters) + (prefixes.bits + 7) // 8
     return isinstance(budget, int) and used <= budget
+
+
+WINDOW = 4096
+"""Sets that lose bits to new ones."""
+
+RESERVE = 64
+"""One part in this many of the sets, and of the memory, is for unsliced sets."""
+
+_STRIDE = 2_654_435_761  # a prime far from multiples of any number of sets: spreads the windows
+
+
+class Growth(NamedTuple):
+    """The sets whose prefixes change, the bits of each, and the price of a bit."""
+
+    ids: Ints
+    kept: Ints
+    price: float | None = None
+
+
+def may_grow(before: int, added: int, since_plan: int) -> bool:
+    """Whether a window suffices for new sets, after ``since_plan`` others since the last plan."""
+    same_numbers = (before - 1).bit_length() == (before + added - 1).bit_length()
+    few = added <= WINDOW // 4 and since_plan + added <= before // 8
+    return same_numbers and few and before >= 2 * WINDOW
+
+
+def plan_growth(
+    filters: _native.Filters,
+    weights: Weights,
+    present: Weights | None,
+    kept: Ints,
+    bits: int,
+    near: float | None,
+) -> Growth | None:
+    """Plan the prefixes of new sets, which follow the ``kept`` ones, with ``bits`` for all.
+
+    Returns None if the window has fewer bits than are needed.
+    """
+    before, count = len(kept), len(filters)
+    start = before * _STRIDE % (before - WINDOW + 1)
+    curve = rate_curve(filters.sizes(1, start, start + WINDOW), filters.sizes(1, before, count))
+    ids = np.concatenate([np.arange(start, start + WINDOW), np.arange(before, count)])
+    had = np.zeros(len(ids), np.int64)
+    had[:WINDOW] = kept[start : start + WINDOW]
+    share = int(had.sum()) + bits - int(kept.sum())
+    if share < 0:
+        return None
+    utility = weights[ids].astype(np.float64)
+    if present is None:
+        new, price = optimal_price(curve, utility, share, near)
+    else:
+        shares = present[ids].astype(np.float64)
+        new, price = optimal_reads(curve, utility, shares, share, near)
+    changed = (new != had) | (ids >= before)
+    return Growth(ids[changed], new[changed], price)
+
+
+def change_prefixes(
+    filters: _native.Filters, loaded: Prefixes, growth: Growth, weights: Weights
+) -> Prefixes:
+    """Load the prefixes of new sets, and lengthen or shorten others."""
+    before, parts = len(loaded.filters), len(loaded.residents)
+    by_utility = growth.ids[np.argsort(-weights[growth.ids], kind="stable")]
+    kept = np.zeros(len(filters), np.uint64)
+    kept[growth.ids] = growth.kept
+    residents = []
+    for part, resident in enumerate(loaded.residents):
+        assert isinstance(resident, _native.Resident)
+        ids = by_utility[by_utility % parts == part]
+        # A new set comes after all sets of the same or a higher utility.
+        others = weights[part:before:parts]
+        at = [int(np.count_nonzero(others >= weights[id])) if id >= before else 0 for id in ids]
+        own = ids.astype(np.uint32)
+        residents.append(filters.changed(resident, own, kept[ids], np.array(at, np.uint32)))
+    return Prefixes(filters, residents, loaded.damaged, weights)
+
+
+def load_in_full(filters: _native.Filters, before: int) -> Growth:
+    """Return the growth that loads new filters in full."""
+    ids: npt.NDArray[np.int64] = np.arange(before, len(filters))
+    return Growth(ids, filters.sizes(1, before).bits)
+
+
+def grow_sliced(
+    filters: _native.Filters, loaded: Prefixes, weights: Weights, share: float | None
+) -> Prefixes | None:
+    """Load a share of the bits of new sets unsliced; None if all should be sliced again."""
+    start = loaded.sliced_sets
+    if share is None or len(filters) - start > start // RESERVE:
+        return None
+    sizes = filters.sizes(1, start)
+    kinds, bits, hashes = sizes.kinds, sizes.bits, sizes.hashes
+    if kinds.any() and not is_sliceable(kinds, bits, hashes, sizes.counts):
+        return None
+    segments = np.ceil(hashes * share - 1e-9).astype(np.int64)
+    kept = segments * (bits // np.maximum(hashes, 1))
+    order = np.argsort(-weights[start:], kind="stable")
+    ids = (start + order).astype(np.uint32)
+    unsliced = filters.resident(ids, kept[order].astype(np.uint64), loaded.unsliced)
+    return loaded._replace(filters=filters, utility=weights, unsliced=unsliced)

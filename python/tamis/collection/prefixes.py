@@ -106,13 +106,13 @@ def sliced_curve(filters: _native.Filters) -> Segmented | None:
 
 
 def sliced_overhead(curve: Segmented) -> int:
-    """Memory of bit-sliced filters apart from their bits, at most."""
+    """Return an upper bound of the memory of bit-sliced filters without their bits."""
     lengths = curve.bits // np.maximum(curve.hashes, 1)
     used = np.flatnonzero(curve.keys > 0)
     _, which, classes = np.unique(lengths[used], return_inverse=True, return_counts=True)
     segments = np.zeros(len(classes), np.int64)
     np.maximum.at(segments, which, curve.hashes[used])
-    return _native.Sliced.least_bytes(classes.tolist(), len(lengths), int(segments.sum()))
+    return _native.Sliced.max_overhead(classes.tolist(), len(lengths), int(segments.sum()))
 
 
 def load_sliced(

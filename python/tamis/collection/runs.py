@@ -11,12 +11,19 @@ import numpy.typing as npt
 
 from tamis import _native
 from tamis._checks import check_int, check_iterable, check_workload, parse_budget, shown
-from tamis._files import open_regular, save_whole
+from tamis._files import open_regular, save_atomically
 from tamis._types import FilePath, Key, Keys
-from tamis.collection.run_filters import Run, hash_runs, plan_filters
-from tamis.collection.runs_file import RunsContent, read_runs, write_runs
+from tamis.collection.allocation_inputs import Utility, as_weights
+from tamis.collection.run_filters import (
+    Run,
+    RunsContent,
+    check_content,
+    hash_runs,
+    plan_filters,
+    read_runs,
+    write_runs,
+)
 from tamis.collection.storage import path_in_errors, read_limit, unknown_name
-from tamis.collection.utility import Utility, as_weights
 from tamis.filters.stacked import Stacked
 from tamis.planning.collection.allocation import utilities, weighted_rate
 from tamis.planning.collection.curves import Floats, Ints
@@ -110,12 +117,16 @@ class Runs:
 
     def save(self, path: FilePath) -> None:
         """Write the filters and the hashes of all keys to a file, atomically."""
-        save_whole(path, self.write)
+        save_atomically(path, self.write)
 
     def write(self, descriptor: int) -> None:
         """Write the content of `save` to an open file, at its position."""
         descriptor = check_int("descriptor", descriptor, 2**31 - 1)
         write_runs(descriptor, self._content)
+
+    def check(self) -> None:
+        """Read the hashes of all keys; raise `FormatError` if counts or filters contradict them."""
+        check_content(self._content, self._key)
 
     def candidates(self, key: Key, limit: int | None = None) -> list[str]:
         """Return up to ``limit`` runs that may contain the key, the newest first."""
@@ -249,7 +260,7 @@ class Runs:
         return self._content.budget
 
     @property
-    def least_budget(self) -> int:
+    def min_budget(self) -> int:
         """The smallest possible budget in bytes: names and places without any filter."""
         return sum(run.overhead for run in self._runs)
 
@@ -261,7 +272,7 @@ class Runs:
     @property
     def size_in_bytes(self) -> int:
         """Memory of the filters, names and places."""
-        return self.least_budget + (self.size_in_bits + 7) // 8
+        return self.min_budget + (self.size_in_bits + 7) // 8
 
     @property
     def seed(self) -> int | None:

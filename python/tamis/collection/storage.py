@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
@@ -21,8 +22,8 @@ from tamis._types import FilePath, Keys
 from tamis.errors import FormatError
 from tamis.planning import ribbon
 from tamis.planning.collection import sliced
-from tamis.planning.collection.allocation import KINDS, bloom_size
-from tamis.planning.collection.curves import Floats, Weights
+from tamis.planning.collection.allocation import PREFIX_KINDS, bloom_size
+from tamis.planning.collection.curves import Floats, Segmented, Truncated, Weights
 
 Item = TypeVar("Item")
 
@@ -250,13 +251,18 @@ def full_size(keys: int, kind: str, fpr: float) -> FullSize:
         return FullSize("segmented", segments, length * segments)
     # Whole columns: collections cut them where it is worth most.
     size = ribbon.size(keys, fpr=fpr).in_whole_columns()
-    bits, hashes = (int(each[0]) for each in bloom_size(np.array([keys], np.int64), fpr))
-    bits = max(bits, hashes)
+    bits, hashes = _bloom_size(keys, fpr, Truncated if kind == "truncated" else Segmented)
     if kind == "auto":
         kind = "ribbon" if size.bits <= bits else "segmented"
     if kind == "ribbon":
         return FullSize(kind, size.columns, levels=size.levels)
     return FullSize(kind, hashes, bits)
+
+
+@lru_cache(maxsize=65536)
+def _bloom_size(keys: int, fpr: float, kind: type[Segmented] | type[Truncated]) -> tuple[int, int]:
+    bits, hashes = bloom_size(np.array([keys], np.int64), fpr, kind)
+    return max(int(bits[0]), int(hashes[0])), int(hashes[0])
 
 
 def full_filter(keys: _native.Distinct, kind: str, fpr: float) -> _native.Full:
@@ -268,7 +274,7 @@ def add_sets(
     filters: _native.Filters, sets: Sets, kind: str, fpr: float, key: bytes | None
 ) -> None:
     """Add the full filters of named sets."""
-    one_of("kind", kind, ("auto", "sliced", *KINDS))
+    one_of("kind", kind, ("auto", "sliced", *PREFIX_KINDS))
     for name, keys in Names(filters).check_new(sets, "set"):
         if not isinstance(keys, _native.Distinct | _native.Full):
             keys = _native.Distinct(keys, filters.seed or 0, key)

@@ -68,7 +68,7 @@ _MODULES = {
     "Filter": "tamis.filters.contract",
     "Fuse": "tamis.filters.fuse",
     "LearnedBloom": "tamis.filters.learned_bloom",
-    "Model": "tamis.learned.model",
+    "Model": "tamis.learned.classifier",
     "Quotient": "tamis.filters.quotient",
     "Ribbon": "tamis.filters.ribbon",
     "Sharded": "tamis.filters.sharded",

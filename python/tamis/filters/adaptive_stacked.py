@@ -68,9 +68,9 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
     >>> options = {"sizing": "lifetime", "lifetime": 20_000, "seed": 1}
     >>> f = AdaptiveStacked.build(range(1000), shape, bits_per_key=9, **options)
     >>> stored = Hashes(range(1000), seed=1)
-    >>> asked = tamis.traces.zipf(20_000, exponent=1.2, universe=10_000)
+    >>> queries = tamis.traces.zipf(20_000, exponent=1.2, universe=10_000)
     >>> for start in range(0, 20_000, 100):
-    ...     some = asked[start : start + 100]
+    ...     some = queries[start : start + 100]
     ...     changed = f.adapt_many(some[f.contains(some)], stored)
     >>> len(f.layers), f.expected_fpr < f.layers[0].rate, bool(f.contains(range(1000)).all())
     (3, True, True)
@@ -200,8 +200,8 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
             items=state.collected,
             negatives_capacity=state.negatives_capacity,
             collecting=state.collecting,
-            asked=state.window_negatives,
-            wrong=state.window_false_positives,
+            queries=state.window_negatives,
+            false_positives=state.window_false_positives,
             strikes=state.strikes,
         )
         match next_step(plan, counts, lambda: self.expected_fpr):
@@ -211,7 +211,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
                 self._drop_behind_first(state.version, *_negatives(plan, 1))
             case "remodel":
                 self._remodel(state, counts, remote)
-            case "content":
+            case "as expected":
                 self._begin_window(state.version)
 
     def _grow(self, version: int, counts: Counts, remote: Remote) -> None:
@@ -231,7 +231,7 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         """
         from tamis.workload import Workload
 
-        version, rate, sample = state.version, counts.wrong / counts.asked, self._sample
+        version, rate, sample = state.version, counts.false_positives / counts.queries, self._sample
         if len(sample) >= MIN_SAMPLED:
             share = min(max(self.layers[0].rate / 2.0**state.sample_shift, _MIN_SHARE), 1.0)
             kind = self.plan.stack.layers[0].kind  # so that it keeps its abilities
@@ -320,8 +320,8 @@ class AdaptiveStacked(_native.AdaptiveStacked, Filter):
         return self._state.rebuilds
 
     def _describe(self) -> str:
-        wanted = len(self.plan.stack.layers)
-        return f"{len(self.layers)} of {wanted} {self.layers[0].kind} layers"
+        planned = len(self.plan.stack.layers)
+        return f"{len(self.layers)} of {planned} {self.layers[0].kind} layers"
 
 
 _read = lru_cache(maxsize=64)(AdaptivePlan.from_json)

@@ -25,9 +25,9 @@ class Filter(_native.Filter, Saved):
     """The base class of all filters, for annotations and ``isinstance``.
 
     The attributes describe what a filter supports: adding keys after the build (``inserts``),
-    removing keys (``deletes``), merging (``merges``). A ``bounded`` filter refuses keys beyond its
-    capacity; others accept them at a higher false-positive rate. A ``one_sided`` filter never
-    rejects a key that was added.
+    removing keys (``deletes``), learning from false positives (``adapts``), merging (``merges``). A
+    ``bounded`` filter refuses keys beyond its capacity; others accept them at a higher
+    false-positive rate. A ``one_sided`` filter never rejects a key that was added.
     """
 
     __slots__ = ()
@@ -37,18 +37,19 @@ class Filter(_native.Filter, Saved):
     inserts: bool = False
     deletes: bool = False
     bounded: bool = False
+    adapts: ClassVar[bool] = False
     merges: ClassVar[bool] = False
     one_sided: ClassVar[bool] = True
     _seed_is_random: bool = False
     """Whether the filter was created, empty, with a seed that its caller did not choose."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Give a class the abilities of its kind, except those that it defines."""
+        """Give a class the abilities of its kind, except the ones that it defines."""
         super().__init_subclass__(**arguments)
         if "_kind" not in cls.__dict__:
             return
         kind = KINDS[cls._kind]
-        cls.merges, cls.one_sided = kind.merges, not kind.forgets
+        cls.merges, cls.adapts, cls.one_sided = kind.merges, kind.adapts, not kind.forgets
         for ability in ("inserts", "deletes", "bounded"):
             if isinstance(getattr(cls, ability), bool):  # not a property, as of a stack
                 setattr(cls, ability, getattr(kind, ability))

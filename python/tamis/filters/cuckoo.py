@@ -107,7 +107,7 @@ class Cuckoo(_native.Cuckoo, Filter):
         """Return a smaller filter with shorter fingerprints and a higher false-positive rate.
 
         Each bit removed about doubles the rate. Every key is still accepted, but a truncated
-        filter does not support `add`, `update` and `remove`: only the whole fingerprint determines
+        filter does not support `add`, `update` and `remove`: only the full fingerprint determines
         the buckets of a key.
 
         >>> f = Cuckoo.build(range(10_000), fingerprint_bits=16)
@@ -115,9 +115,9 @@ class Cuckoo(_native.Cuckoo, Filter):
         >>> cut.contains(range(10_000)).all(), round(f.size_in_bits / cut.size_in_bits, 1)
         (np.True_, 2.0)
         """
-        kept = check_int("fingerprint_bits", fingerprint_bits, self.fingerprint_bits, least=1)
+        kept = check_int("fingerprint_bits", fingerprint_bits, self.fingerprint_bits, minimum=1)
         return self._of(self._truncated(kept))
 
     def _describe(self) -> str:
-        kept, whole_bits = self.fingerprint_bits, self._whole_fingerprint_bits
-        return f"{kept}-bit fingerprints" + (f" cut from {whole_bits}" if kept < whole_bits else "")
+        kept, full_bits = self.fingerprint_bits, self._whole_fingerprint_bits
+        return f"{kept}-bit fingerprints" + (f" cut from {full_bits}" if kept < full_bits else "")

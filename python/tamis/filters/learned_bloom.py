@@ -15,8 +15,7 @@ from tamis.errors import BuildError
 from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.scored import Scored, with_scores
-from tamis.learned.classifier import Scorer, scorer
-from tamis.learned.model import Model
+from tamis.learned.classifier import Model, Scorer, scorer
 from tamis.learned.training import ClassifierKind, train
 from tamis.planning import learned_bloom as planning
 from tamis.planning.kinds import KINDS
@@ -28,6 +27,10 @@ _PROBE = 4096
 """Keys of the filters that measure the bits for halving the rate."""
 
 _ATTEMPTS = 20
+
+_LOGIT_MARGIN = 2.0**-12
+"""How far an external classifier's logit for a row may differ between calls (alone, in a batch, on
+another number of threads) without its key being rejected: hundreds of roundings of a float32."""
 
 _REGION = 96
 """Bits of a border and a fraction, per region."""
@@ -74,15 +77,16 @@ class LearnedBloom(_native.LearnedBloom, Scored):
         """Build a filter of these keys; its size includes the classifier.
 
         - ``features``: one row per key; by default, the keys themselves are scored.
-        - ``nonmembers``: absent keys like those that will be queried, or their features.
+        - ``nonmembers``: absent keys like the queried ones, or their features.
         - ``model``: a `tamis.learned.Model`, or any object with ``predict_proba`` (which is neither
-          saved nor counted). It must not have been trained on these nonmembers.
+          saved nor counted). It must not have been trained on these nonmembers, and must score a
+          row alike in every call, up to rounding: keys near a border are in both regions.
         - ``kind``: instead of ``model``, the kind of model to train on every other nonmember; the
           others are used to plan.
         - ``filter``: the class of the filters; its ``build`` gets the other ``arguments``.
         """
         fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
-        regions = check_int("regions", regions, 256, least=1)
+        regions = check_int("regions", regions, 256, minimum=1)
         if not (isinstance(filter, type) and issubclass(filter, Filter)):
             raise TypeError(
                 f"filter must be a class of filters, such as Ribbon, not {shown(filter)}"
@@ -148,10 +152,10 @@ class LearnedBloom(_native.LearnedBloom, Scored):
 
 
 def _check_budget(bits_per_key: float, keys: int, model_bits: int) -> None:
-    least = (model_bits + _REGION) / max(keys, 1)
-    if bits_per_key < least:
+    needed = (model_bits + _REGION) / max(keys, 1)
+    if bits_per_key < needed:
         raise ValueError(
-            f"bits_per_key must be above {least:.2f}, the size of the model for {keys} keys, "
+            f"bits_per_key must be above {needed:.2f}, the size of the model for {keys} keys, "
             f"not {bits_per_key}; or use a smaller model"
         )
 
@@ -174,7 +178,9 @@ def _build_regions(
     filter: type[Filter],
     arguments: dict[str, Any],
 ) -> _native.Handle:
-    everything, regions = scored.in_front(), scored.by_region(plan.borders)
+    exact = isinstance(classifier, Model)  # scores a key bit for bit alike, alone or in a batch
+    regions = scored.by_region(plan.borders, 0.0 if exact else _LOGIT_MARGIN)
+    everything = scored.in_front()
 
     def built(keys: _native.Distinct, halvings: float) -> _native.Handle | None:
         if not len(keys) or not halvings:

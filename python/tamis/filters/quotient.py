@@ -90,7 +90,7 @@ class Quotient(_native.Quotient, Filter):
         >>> len(cut), cut.remainder_bits, round(cut.expected_fpr / f.expected_fpr)
         (10000, 4, 249)
         """
-        kept = check_int("remainder_bits", remainder_bits, self.remainder_bits, least=1)
+        kept = check_int("remainder_bits", remainder_bits, self.remainder_bits, minimum=1)
         return self._of(self._truncated(kept))
 
     def fingerprints(

@@ -79,7 +79,7 @@ class Ribbon(_native.Ribbon, Filter):
     def truncate(self, columns: float) -> Self:
         """Return the first ``columns`` as a smaller filter with a higher false-positive rate.
 
-        If ``columns`` is not a whole number, a part of the next column is kept, and checks those
+        If ``columns`` is not a whole number, a part of the next column is kept, and checks the
         keys whose equations lie within it.
 
         >>> f = Ribbon.build(range(10_000), fpr=2**-12, layout="columns")
@@ -89,7 +89,7 @@ class Ribbon(_native.Ribbon, Filter):
         if self.layout != "columns":
             raise ValueError(f"layout must be 'columns' to truncate, not {self.layout!r}")
         what = f"a number from 0 to {self.columns:g}"
-        columns = check_number("columns", columns, what, least=0, most=self.columns)
+        columns = check_number("columns", columns, what, minimum=0, maximum=self.columns)
         # The product of floats may be off by one if `columns` equals `self.columns`.
         bits = self._kept if columns == self.columns else math.floor(columns * self._slots)
         return self._of(self._truncated(bits))

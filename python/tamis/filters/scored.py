@@ -10,8 +10,7 @@ import numpy.typing as npt
 from tamis import _native
 from tamis._types import Key, Keys
 from tamis.filters.contract import Filter
-from tamis.learned.classifier import Scorer
-from tamis.learned.model import Model
+from tamis.learned.classifier import Model, Scorer
 
 
 class Scored(Filter):
@@ -51,14 +50,14 @@ class Scored(Filter):
 
     def to_bytes(self) -> bytes:
         """Return the filter as bytes, as `save` writes them."""
-        self._check_own()
+        self._check_saveable()
         return super().to_bytes()
 
     def _write(self, descriptor: int) -> None:
-        self._check_own()
+        self._check_saveable()
         super()._write(descriptor)
 
-    def _check_own(self) -> None:
+    def _check_saveable(self) -> None:
         classifier = self._resolved_scorer()
         if isinstance(classifier, Scorer):
             raise TypeError(

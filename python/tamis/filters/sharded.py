@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, SupportsIndex
 
@@ -182,7 +183,7 @@ def _listed(shards: tuple[int, ...]) -> str:
 def _partitions(shards: SupportsIndex | None) -> int:
     if shards is None:
         return PARTITIONS
-    return check_int("shards", shards, MAX_SHARDS, least=1)
+    return check_int("shards", shards, MAX_SHARDS, minimum=1)
 
 
 def _joined(
@@ -206,16 +207,53 @@ def _joined(
     def distinct(shard: int, *, keep: bool = False) -> _native.Distinct:
         return spill.distinct(shard * step, (shard + 1) * step, keep)
 
-    with ThreadPoolExecutor(min(thread_count(threads), shards)) as pool:
-        if issubclass(filter, Stacked):
-            keys = sum(pool.map(lambda shard: len(distinct(shard, keep=True)), range(shards)))
-            recipe = Recipe.of(keys, **arguments)
-            return _in_order(_stacks(recipe, distinct, shards, pool))
+    count = thread_count(threads)
+    if issubclass(filter, Stacked):
+        keys = sum(_each(lambda shard: len(distinct(shard, keep=True)), shards, count))
+        recipe = Recipe.of(keys, **arguments)
+        return _in_order(_stacks(recipe, distinct, shards, count))
 
-        def built(shard: int) -> _native.Handle:
-            return filter._plan_kernel(distinct(shard), **arguments)
+    def built(shard: int) -> _native.Handle:
+        return filter._plan_kernel(distinct(shard), **arguments)
 
-        return _in_order(list(pool.map(built, range(shards))))
+    return _in_order(_each(built, shards, count))
+
+
+def _each(work: Callable[[int], Any], shards: int, threads: int) -> list[Any]:
+    """Call ``work`` with each shard, on this thread and up to ``threads - 1`` others.
+
+    Threads take the next shard when they are done with one. So all are built wherever fewer
+    threads can be started, and nothing waits for one that fails before it has taken a shard.
+    """
+    waiting, results = iter(range(shards)), [None] * shards
+    lock, done = threading.Lock(), threading.Semaphore(0)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        while True:
+            with lock:
+                shard = next(waiting, None)
+            if shard is None:
+                return
+            try:
+                if not errors:
+                    results[shard] = work(shard)
+            except BaseException as error:
+                errors.append(error)
+            finally:
+                done.release()
+
+    for _ in range(1, min(threads, shards)):
+        try:
+            _thread.start_new_thread(run, ())
+        except (RuntimeError, MemoryError):  # the system starts no more
+            break
+    run()
+    for _ in range(shards):
+        done.acquire()
+    if errors:
+        raise errors[0]
+    return results
 
 
 def _in_order(shards: list[_native.Handle]) -> _native.Handle:
@@ -223,18 +261,18 @@ def _in_order(shards: list[_native.Handle]) -> _native.Handle:
 
 
 def _stacks(
-    recipe: Recipe, distinct: Callable[..., _native.Distinct], shards: int, pool: Executor
+    recipe: Recipe, distinct: Callable[..., _native.Distinct], shards: int, threads: int
 ) -> list[_native.Handle]:
     """Build a stack per shard. The negatives are read once, for the first layers of all shards."""
 
     def first_layer(shard: int) -> _native.Handle:
         return StackBuilder(recipe, distinct(shard, keep=True), 1 / shards).first()
 
-    firsts = list(pool.map(first_layer, range(shards)))
+    firsts = _each(first_layer, shards, threads)
     survivors = recipe.survivors(_in_order(firsts)).by_shard(shards)
 
     def finished(shard: int) -> _native.Handle:
         build = StackBuilder(recipe, distinct(shard), 1 / shards)
         return build.finish(firsts[shard], survivors[shard])
 
-    return list(pool.map(finished, range(shards)))
+    return _each(finished, shards, threads)

@@ -117,7 +117,7 @@ class StableBloom(_native.StableBloom, Filter):
 
     def expected_fnr(self, gap: float) -> float:
         """Predict the fraction of keys rejected ``gap`` insertions after they were added."""
-        gap = check_number("gap", gap, "a number of insertions of at least 0", least=0)
+        gap = check_number("gap", gap, "a number of insertions of at least 0", minimum=0)
         return planning.false_negatives(self.size, gap)
 
     def __or__(self, other: Any) -> Self:
@@ -132,7 +132,7 @@ class StableBloom(_native.StableBloom, Filter):
     def _describe(self) -> str:
         size = self.size
         return (
-            f"{size.hashes} hashes, counters to {size.most}, {size.decrements} "
+            f"{size.hashes} hashes, counters to {size.max_value}, {size.decrements} "
             f"{self.decrement} lowered"
         )
 

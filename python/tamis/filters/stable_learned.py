@@ -13,11 +13,17 @@ from tamis._checks import one_of, shown
 from tamis._types import Key, Keys
 from tamis.filters.scored import Scored, with_scores
 from tamis.filters.stable import Decrement
-from tamis.learned.classifier import scorer
-from tamis.learned.model import Model
+from tamis.learned.classifier import Model, scorer
 from tamis.planning import stable
-from tamis.planning.stable_learned.drift import Drift, compare
-from tamis.planning.stable_learned.groups import Group, Method, StablePlan, fnr_at, groups_of
+from tamis.planning.stable_learned.group_drift import Drift, compare
+from tamis.planning.stable_learned.groups import (
+    Group,
+    Method,
+    StablePlan,
+    fnr_at,
+    group_shares,
+    groups_of,
+)
 from tamis.planning.stable_learned.scores import plan_scores
 
 
@@ -143,7 +149,7 @@ class StableLearned(_native.StableLearned, Scored):
     ) -> Self:
         """Plan a filter for keys like these, and insert them in order.
 
-        ``nonmembers`` are absent keys like those that will be queried, or their features. The model
+        ``nonmembers`` are absent keys like the queried ones, or their features. The model
         must not have been trained on these keys and nonmembers.
         """
         classifier = scorer(model)
@@ -158,7 +164,7 @@ class StableLearned(_native.StableLearned, Scored):
             model_bits=classifier.size_in_bits if isinstance(classifier, Model) else 0,
         )
         made = cls(model, plan, seed=seed, key=key)
-        made._pass(keys, scores, True)
+        made._lookup_scored(keys, scores, True)
         return made
 
     @property
@@ -188,7 +194,7 @@ class StableLearned(_native.StableLearned, Scored):
 
     def contains(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
         """Return for each key whether it may be in the set; ``features`` has one row per key."""
-        return self._passed(keys, features, insert=False)
+        return self._lookup(keys, features, insert=False)
 
     def add(self, key: Key, features: Any = None) -> None:
         """Insert a key."""
@@ -196,17 +202,17 @@ class StableLearned(_native.StableLearned, Scored):
 
     def update(self, keys: Keys, features: Any = None) -> None:
         """Insert many keys in order; if one is not a valid key, none is inserted."""
-        self._passed(keys, features, insert=True)
+        self._lookup(keys, features, insert=True)
 
     def seen(self, key: Key, features: Any = None) -> bool:
         """Return whether the key was present, and insert it; ``features`` is a table of one row."""
         if features is None and isinstance(self._resolved_scorer(), Model):
-            return self._pass_text(key, True)
+            return self._lookup_text(key, insert=True)
         return bool(self.seen_many([key], features)[0])  # type: ignore[arg-type]
 
     def seen_many(self, keys: Keys, features: Any = None) -> npt.NDArray[np.bool_]:
         """Insert keys in order; return for each whether it was present before."""
-        return self._passed(keys, features, insert=True)
+        return self._lookup(keys, features, insert=True)
 
     def drift(self) -> Drift:
         """Compare the groups that insertions and queries fell into with the plan.
@@ -242,8 +248,8 @@ class StableLearned(_native.StableLearned, Scored):
         borders = np.quantile(after, np.clip(planned, 0, 1)).astype(np.float32)
         for j in range(1, len(borders)):  # keep borders rising even if scores repeat
             borders[j] = max(borders[j], np.nextafter(borders[j - 1], np.float32(2)))
-        p = stable.shares(absent, borders)
-        q = stable.shares(after, borders)
+        p = group_shares(absent, borders)
+        q = group_shares(after, borders)
         shares = [Shares(*pair) for pair in zip(p.tolist(), q.tolist(), strict=True)]
         kept = classifier._handle if isinstance(classifier, Model) else None
         kernel = self._swapped(kept, borders.tolist(), shares)
@@ -253,12 +259,12 @@ class StableLearned(_native.StableLearned, Scored):
         moved = float((old != np.searchsorted(borders, after, side="left")).mean())
         return made, Swap(moved, made.stable_fpr, made.expected_fnr(made.capacity))
 
-    def _passed(self, keys: Keys, features: Any, *, insert: bool) -> npt.NDArray[np.bool_]:
+    def _lookup(self, keys: Keys, features: Any, *, insert: bool) -> npt.NDArray[np.bool_]:
         keys, scores = with_scores(self._resolved_scorer(), keys, features)
-        return self._pass(keys, scores, insert)
+        return self._lookup_scored(keys, scores, insert)
 
     def _contains_one(self, key: Key) -> bool:
-        return self._pass_text(key, False)
+        return self._lookup_text(key, insert=False)
 
     def _describe(self) -> str:
         return f"{len(self.borders) + 1} groups"

@@ -82,14 +82,14 @@ class Recipe(NamedTuple):
     def survivors(self, first: _native.Handle) -> _native.Negatives:
         """Return the negatives that the first layer accepts."""
         survivors = _native.Negatives(first)
-        wanted = self.plan.negatives
+        missing = self.plan.negatives
         batches = self.negatives if isinstance(self.negatives, Iterator) else [self.negatives]
         for batch in batches:
-            if wanted <= 0:
+            if missing <= 0:
                 break
-            few = _first(batch, wanted)
+            few = _first(batch, missing)
             survivors.add(few)
-            wanted -= len(few) if isinstance(few, Sized) else 0
+            missing -= len(few) if isinstance(few, Sized) else 0
         return survivors
 
 
@@ -197,7 +197,7 @@ class StackBuilder:
     def _add_function(self, survivors: _native.Negatives) -> int:
         """Build the exact last layer; return how many negatives it knows.
 
-        Where not all fit, those after the first that is left out are as unknown as any other.
+        Where not all fit, negatives after the first that is left out count as unknown.
         """
         index, negatives, known = len(self.layers), self.negatives, survivors.given
         while True:
@@ -226,15 +226,15 @@ class StackBuilder:
         items that reach the later layers is not known yet, so two standard deviations are left
         free. ``keys`` are the ranks of the negatives that turned out to be keys.
         """
-        most = len(self.negatives)
-        if self.budget is None or most == 0 or self.planned[-1].exact:
+        too_many = len(self.negatives)
+        if self.budget is None or too_many == 0 or self.planned[-1].exact:
             return survivors.given
-        keep = math.ceil((1 - _LEFT_OUT) * most)
-        if self._enough(most, 2) or not self._enough(keep, 2):
+        keep = math.ceil((1 - _LEFT_OUT) * too_many)
+        if self._enough(too_many, 2) or not self._enough(keep, 2):
             return survivors.given
-        while most - keep > 1:
-            middle = (keep + most) // 2
-            keep, most = (middle, most) if self._enough(middle, 2) else (keep, middle)
+        while too_many - keep > 1:
+            middle = (keep + too_many) // 2
+            keep, too_many = (middle, too_many) if self._enough(middle, 2) else (keep, middle)
         known = int(survivors.ranks(self.negatives)[keep])
         shares = [
             self.recipe.known_share(count, survivors.given, keys, self.share)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, Unpack
 
 from tamis import _native
-from tamis._checks import shown
+from tamis._checks import check_workload, shown
 from tamis._types import Keys
 from tamis.filters.contract import Filter
 from tamis.filters.stack_builder import Recipe, StackBuilder
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Stacked(_native.Stacked, Filter):  # type: ignore[override]
-    """A filter that knows which absent keys are queried often, and rarely accepts those.
+    """A filter that knows which absent keys are queried often, and rarely accepts them.
 
     Layers of keys and of known negatives alternate: the second layer stores the known negatives
     that the first accepts, the third the keys that the second accepts, and so on. The last layer
@@ -29,9 +29,9 @@ class Stacked(_native.Stacked, Filter):  # type: ignore[override]
     `deletes`), and raise `ValueError` otherwise.
 
     >>> import tamis
-    >>> asked = tamis.Workload.zipf(exponent=1.0, universe=20_000, sample=10_000)
+    >>> workload = tamis.Workload.zipf(exponent=1.0, universe=20_000, sample=10_000)
     >>> known = range(5000, 15_000)  # the most frequent first
-    >>> f = Stacked.build(range(1000), asked, negatives=known, bits_per_key=12)
+    >>> f = Stacked.build(range(1000), workload, negatives=known, bits_per_key=12)
     >>> bool(f.contains(range(1000)).all()), int(f.contains(known).sum())
     (True, 0)
     >>> f.bits_per_key <= 12, f.expected_fpr < f.fpr_bound
@@ -65,6 +65,9 @@ class Stacked(_native.Stacked, Filter):  # type: ignore[override]
         >>> len(Stacked.build([1, 2, 2, 3], fpr=0.01))
         3
         """
+        check_workload(workload)
+        if workload is not None:
+            workload.warn_if_unlike(keys)
         distinct = _native.Distinct(keys, seed, key)
         kernel = cls._plan_kernel(
             distinct, workload=workload, bits_per_key=bits_per_key, fpr=fpr,
@@ -96,6 +99,8 @@ class Stacked(_native.Stacked, Filter):  # type: ignore[override]
         """
         if not isinstance(plan, Plan):
             raise TypeError(f"plan must be a tamis.Plan, as tamis.plan returns, not {shown(plan)}")
+        if plan.workload is not None and negatives is None:
+            plan.workload.warn_if_unlike(keys)
         distinct = _native.Distinct(keys, seed, key)
         return cls._of(
             cls._plan_kernel(distinct, plan=plan, negatives=negatives, capacity=capacity)

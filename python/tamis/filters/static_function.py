@@ -50,7 +50,7 @@ class StaticFunction(_native.Function, Saved):
         A repeated key must have the same value each time; otherwise `BuildError` is raised.
         """
         if bits is not None:
-            bits = check_int("bits", bits, planning.MAX_COLUMNS, least=1)
+            bits = check_int("bits", bits, planning.MAX_COLUMNS, minimum=1)
         array = _checked(values, bits)
         if bits is None:
             bits = max(1, int(array.max(initial=0)).bit_length())
@@ -69,9 +69,9 @@ def _checked(values: Any, bits: int | None) -> npt.NDArray[np.uint32]:
         raise ValueError(f"values must have 1 dimension, one value per key, not {array.ndim}")
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"values must be integers, not {array.dtype}")
-    most = 2 ** (bits or planning.MAX_COLUMNS) - 1
-    wrong = np.flatnonzero((array < 0) | (array > most))
+    largest = 2 ** (bits or planning.MAX_COLUMNS) - 1
+    wrong = np.flatnonzero((array < 0) | (array > largest))
     if wrong.size:
         at = int(wrong[0])
-        raise ValueError(f"values[{at}] must be from 0 to {most}, not {array[at]}")
+        raise ValueError(f"values[{at}] must be from 0 to {largest}, not {array[at]}")
     return np.ascontiguousarray(array, dtype=np.uint32)

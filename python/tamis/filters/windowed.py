@@ -49,14 +49,16 @@ class Windowed(_native.Windowed, Filter):
         key: bytes | None = None,
     ) -> Self:
         """Create an empty filter for a window, from a rate or a budget."""
-        window = check_int("window", window, MAX_KEYS, least=1)
+        window = check_int("window", window, MAX_KEYS, minimum=1)
         size = planning.size(window, fpr=fpr, bits_per_key=bits_per_key)
         step = 0.0
         if seconds is not None:
-            least = planning.MIN_STEP * size.ages
-            what = f"a number of seconds from {least:g} to {planning.MAX_SECONDS:g}"
-            most = planning.MAX_SECONDS
-            step = check_number("seconds", seconds, what, least=least, most=most) / size.ages
+            shortest = planning.MIN_STEP * size.ages
+            what = f"a number of seconds from {shortest:g} to {planning.MAX_SECONDS:g}"
+            step = check_number(
+                "seconds", seconds, what, minimum=shortest, maximum=planning.MAX_SECONDS
+            )
+            step /= size.ages
         return cls._of(cls._empty(size, step, window, seed, key))
 
     @classmethod

@@ -1,7 +1,6 @@
 """Classifiers for learned filters: trained here, or any object with ``predict_proba``."""
 
-from tamis.learned.classifier import Classifier, Scorer, scorer
-from tamis.learned.model import Model
+from tamis.learned.classifier import Classifier, Model, Scorer, scorer
 from tamis.learned.training import train
 
 __all__ = ["Classifier", "Model", "Scorer", "scorer", "train"]

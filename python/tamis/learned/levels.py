@@ -53,12 +53,12 @@ def read_columns(
             f"members has {_describe(members)}, nonmembers has {_describe(nonmembers)}"
         )
     labels = np.repeat([1.0, 0.0], [len(members), len(nonmembers)])
-    wanted = [_place(column, described) for column in categorical]
+    places = [_place(column, described) for column in categorical]
     fold = np.random.default_rng(seed).integers(0, FOLDS, len(labels))
     read = []
     for place, (name, text) in enumerate(described):
         code = 0 if name is None else _native.column_name(name)
-        if text or place in wanted:
+        if text or place in places:
             hashes = np.concatenate([table.categories(place) for table in (members, nonmembers)])
             read.append(_category(code, hashes, labels, fold, buckets, levels))
         else:
@@ -126,8 +126,8 @@ def _category(
     levels: int,
 ) -> Column:
     # Eight buckets per category keep most of them apart; a power of two, selected by a shift.
-    wanted = min(8 * len(np.unique(hashes)), buckets)
-    bits = max(wanted.bit_length() - 1, 1)
+    target = min(8 * len(np.unique(hashes)), buckets)
+    bits = max(target.bit_length() - 1, 1)
     bucket = (hashes >> np.uint64(64 - bits)).astype(np.intp)
     prior = labels.mean()
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tamis import _native
 from tamis._checks import check_int, check_number
-from tamis.learned import flat, linear
+from tamis.learned import flat
+from tamis.learned.classifier import Model
 from tamis.learned.levels import Column, read_columns
-from tamis.learned.model import Model
 from tamis.learned.trees import LIBRARIES, Library, grow_trees
 
 if TYPE_CHECKING:
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 ClassifierKind = Literal["gbt", "logistic", "svm"]
 
 KINDS = ("gbt", "logistic", "svm")
+
+_Vector = npt.NDArray[np.float64]
+
+# Training ends when this many steps have not lowered the loss by this fraction: from then on, the
+# order of held-out keys by score does not improve (`benches/learned.py`).
+_SPAN = 10
+_FLAT = 5e-4
 
 
 def train(
@@ -71,7 +78,7 @@ def train(
     trees = check_int("trees", trees, 1 << 15, 1)
     leaves = check_int("leaves", leaves, flat.MAX_LEAVES, 2)
     seed = check_int("seed", seed, 2**64 - 1)
-    penalty = check_number("penalty", penalty, "a number of at least 0", least=0)
+    penalty = check_number("penalty", penalty, "a number of at least 0", minimum=0)
     text = _is_text("members", members)
     if text != _is_text("nonmembers", nonmembers):
         raise TypeError("members and nonmembers must be both tables or both keys, not one of each")
@@ -89,7 +96,7 @@ def train(
         if kind == "gbt":
             forest = grow_trees(library, counts, labels, trees, leaves, seed)
             return Model._of(_text_forest(grams, forest, len(labels)))
-        fitted = linear.fit(counts, labels, kind, penalty)
+        fitted = fit_linear(counts, labels, kind, penalty)
         return Model._of(flat.linear(grams, fitted.weights, fitted.bias, len(labels), fitted.slope))
     if levels is None:
         levels = flat.MAX_LEVELS if kind == "gbt" else 32
@@ -107,7 +114,7 @@ def train(
         matrix = np.stack([column.levels for column in read], axis=1)
         forest = grow_trees(library, matrix, labels, trees, leaves, seed)
         return Model._of(_table_forest(read, forest, len(labels)))
-    fitted = linear.fit(_one_hot(read), labels, kind, penalty)
+    fitted = fit_linear(_one_hot(read), labels, kind, penalty)
     features = [column.feature for column in read]
     return Model._of(flat.linear(features, fitted.weights, fitted.bias, len(labels), fitted.slope))
 
@@ -201,3 +208,74 @@ def _text_forest(grams: flat.Grams, forest: flat.Forest, rows: int) -> _native.H
     for tree in forest.trees:
         tree.nodes = [(int(np.searchsorted(used, node[0])), *node[1:]) for node in tree.nodes]
     return flat.forest(grams, used, forest, rows)
+
+
+class Fitted(NamedTuple):
+    """A score is 1 / (1 + exp(−(bias + slope · weights · x)))."""
+
+    weights: _Vector
+    bias: float
+    slope: float
+
+
+def fit_linear(matrix: Any, labels: _Vector, kind: str, penalty: float) -> Fitted:
+    """Minimize the mean loss plus ``penalty`` times half the squared weights.
+
+    The loss of a margin is log(1 + e^−m) for ``"logistic"``, max(0, 1 − m)² for ``"svm"``. A
+    logistic fit turns the margins of the latter into probabilities (Platt 1999).
+
+    >>> line = np.array([[0.0], [1.0], [2.0], [3.0]])
+    >>> found = fit_linear(line, np.array([0.0, 0.0, 1.0, 1.0]), "logistic", 0.01)
+    >>> round(-found.bias / float(found.weights[0]), 2)
+    1.5
+    """
+    signs = 2 * labels - 1
+    weights, bias = _minimum(matrix, signs, kind, penalty)
+    if kind == "logistic":
+        return Fitted(weights, bias, 1.0)
+    margins = np.asarray(matrix @ weights + bias)
+    (slope,), offset = _minimum(margins[:, None], signs, "logistic", 1e-9)
+    return Fitted(weights, slope * bias + offset, float(slope))
+
+
+def _minimum(matrix: Any, signs: _Vector, kind: str, penalty: float) -> tuple[_Vector, float]:
+    from scipy import sparse, special  # slow to import, and rarely needed
+    from scipy.optimize import minimize
+
+    count, width = matrix.shape
+    # Some levels occur in half of the rows, others in one of thousands. Scaled halfway to equal
+    # curvature (on a log scale), the weights need a fourth of the steps.
+    squares = matrix.multiply(matrix) if sparse.issparse(matrix) else matrix**2
+    units = (np.append(np.asarray(squares.mean(axis=0)), 1.0) / 4 + 1e-5) ** -0.25
+
+    def loss(point: _Vector) -> tuple[float, _Vector]:
+        point = point * units
+        weights = point[:width]
+        # In the precision of the matrix, or SciPy would copy the matrix for each product.
+        margins = signs * (matrix @ weights.astype(matrix.dtype) + point[width])
+        if kind == "logistic":
+            value = -special.log_expit(margins).mean()
+            slopes = -special.expit(-margins) * signs / count
+        else:
+            missing = np.maximum(1 - margins, 0)
+            value = (missing**2).mean()
+            slopes = -2 * missing * signs / count
+        gradient = np.append(
+            matrix.T @ slopes.astype(matrix.dtype) + penalty * weights, slopes.sum()
+        )
+        return float(value + penalty / 2 * (weights @ weights)), gradient * units
+
+    values: list[float] = []
+
+    def stop_when_flat(intermediate_result: Any) -> None:
+        values.append(intermediate_result.fun)
+        if len(values) > _SPAN and values[-1] > (1 - _FLAT) * values[-1 - _SPAN]:
+            raise StopIteration
+
+    start = np.zeros(width + 1)
+    options = {"maxiter": 300}
+    found = minimize(
+        loss, start, jac=True, method="L-BFGS-B", callback=stop_when_flat, options=options
+    )
+    point = found.x * units
+    return point[:width], float(point[width])

@@ -117,8 +117,8 @@ def _with_catboost(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.json")
         classifier.save_model(str(path), format="json")
-        dumped = json.loads(path.read_text())
-    scale, (bias,) = dumped["scale_and_bias"]
+        model = json.loads(path.read_text())
+    scale, (bias,) = model["scale_and_bias"]
 
     def tree(dumped: dict[str, Any]) -> flat.Tree:
         # A tree that found no useful split has none.
@@ -128,4 +128,4 @@ def _with_catboost(
         ]
         return flat.Tree(nodes, [scale * leaf for leaf in dumped["leaf_values"]])
 
-    return flat.Forest([tree(each) for each in dumped["oblivious_trees"]], bias, oblivious=True)
+    return flat.Forest([tree(each) for each in model["oblivious_trees"]], bias, oblivious=True)

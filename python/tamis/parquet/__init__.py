@@ -7,6 +7,6 @@ except ImportError:
     raise ImportError("tamis.parquet needs pyarrow: pip install tamis[parquet]") from None
 
 from tamis.parquet.index import RowGroup, SkippingIndex
-from tamis.parquet.statistics import SkippingStats
+from tamis.parquet.state import SkippingStats
 
 __all__ = ["RowGroup", "SkippingIndex", "SkippingStats"]

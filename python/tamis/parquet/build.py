@@ -1,4 +1,4 @@
-"""Build, open, update and write the state of an index."""
+"""Build, open, update, merge and write the state of an index."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from pyarrow.fs import LocalFileSystem
 from tamis._objects import StorageOptions, as_filesystem
 from tamis._ranges import ObjectFile
 from tamis.collection import Collection
-from tamis.errors import FormatError
+from tamis.collection.build import copy_filters
+from tamis.errors import FormatError, IncompatibleError
 from tamis.parquet import column_types
 from tamis.parquet import manifest as persisted
+from tamis.parquet.column_types import ABSENT
 from tamis.parquet.file_set import FileSet, FileWatch, Source, describe
 from tamis.parquet.location import Location
 from tamis.parquet.manifest import Manifest
 from tamis.parquet.row_groups import Options, Reader
-from tamis.parquet.schema import file_schema, join_schema, read_footer
+from tamis.parquet.schema import file_schema, join_schema, read_footer, unify_schemas
 from tamis.parquet.sources import Stamp
 from tamis.parquet.state import Flags, State
 from tamis.planning.collection.allocation import utilities
@@ -129,7 +131,9 @@ def _opened_file_set(
             )
         if immutable:
             raise ValueError("source must be the list of current files if immutable=True, not None")
-        return FileSet.from_manifest(opened.sources, location)
+        file_set = FileSet.from_manifest(opened.sources, location)
+        persisted.check_sources(location.path, opened)
+        return file_set
     file_set = FileSet.of(source, filesystem, immutable=immutable)
     file_set.refuse_tables()
     if opened is None:
@@ -255,3 +259,95 @@ def empty_manifest(file_set: FileSet, columns: Sequence[tuple[str, str]] | None)
             schema = schema.append(pa.field(name, column_types.DEFAULTS[kind]))
     none = np.zeros((len(named), 0), np.uint64)
     return Manifest(named, schema, (), np.zeros(0, np.int64), none, none)
+
+
+def merge_states(parts: Sequence[State], file_set: FileSet, *, hybrid: bool) -> State:
+    """Merge the states of indexes of different files, in the order of their paths."""
+    first = parts[0]
+    for i, part in enumerate(parts):
+        if part.manifest.columns != first.manifest.columns or part.options != first.options:
+            raise IncompatibleError(
+                f"parts must have the same columns, kind, fpr, seed and utility; parts[{i}] has "
+                f"{_settings(part)}, parts[0] has {_settings(first)}"
+            )
+        if part.collection is None or len(part.collection.damaged):
+            raise ValueError(f"filters of parts[{i}] are damaged: call its refresh() first")
+    width = len(first.manifest.columns)
+    order = _group_order(parts)
+    names = np.empty(len(order) * width, np.int64)
+    by_set = (order[:, None] * width + np.arange(width)).reshape(-1)
+    names[by_set] = np.arange(len(by_set))
+    full = [part.collection._memory.filters for part in parts if part.collection is not None]
+    filters = copy_filters(full, [str(name) for name in names.tolist()], None, None)
+    filters.reorder(by_set.tolist())
+    utility = np.concatenate([part.utility for part in parts])[order]
+    collection = Collection.unloaded(filters, np.repeat(utility, width), hybrid=hybrid, parts=width)
+    return State(file_set, first.options, _merge_manifests(parts, order), collection, utility)
+
+
+def _settings(state: State) -> str:
+    options = state.options
+    columns = ", ".join(state.manifest.columns)
+    return f"{columns}; {options.kind!r}, {options.fpr}, {options.seed}, {options.utility!r}"
+
+
+def _group_order(parts: Sequence[State]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the numbers of row groups, counted over all parts, in the order of their files."""
+    found: dict[str, range] = {}
+    start = 0
+    for i, part in enumerate(parts):
+        for file in part.manifest.files:
+            if file.path in found:
+                raise ValueError(f"parts must have different files; parts[{i}] repeats {file.path}")
+            found[file.path] = range(start, start + file.groups)
+            start += file.groups
+    return np.array([group for path in sorted(found) for group in found[path]], np.int64)
+
+
+def _merge_manifests(
+    parts: Sequence[State], order: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> Manifest:
+    manifests = [part.manifest for part in parts]
+    schema: pa.Schema | None = None
+    columns = manifests[0].columns
+    there = (each for each in manifests if each.files)
+    for each in sorted(there, key=lambda manifest: min(file.path for file in manifest.files)):
+        # A part without one of the columns has it by a default type, which others may not have.
+        fields = [field for field in each.schema if ABSENT not in (field.metadata or {})]
+        own, path = pa.schema(fields), each.files[0].path
+        schema = unify_schemas([own]) if schema is None else join_schema(schema, path, own, columns)
+    return replace(
+        manifests[0],
+        schema=manifests[0].schema if schema is None else schema,
+        files=tuple(sorted((f for each in manifests for f in each.files), key=lambda f: f.path)),
+        rows=np.concatenate([each.rows for each in manifests])[order],
+        low=np.concatenate([each.low for each in manifests], axis=1)[:, order],
+        high=np.concatenate([each.high for each in manifests], axis=1)[:, order],
+    )
+
+
+def merge_file_sets(file_sets: Sequence[FileSet]) -> FileSet:
+    """Return a file set with the sources of all others."""
+    first = file_sets[0]
+    for i, file_set in enumerate(file_sets):
+        if file_set.filesystem != first.filesystem or file_set.uri != first.uri:
+            raise IncompatibleError(
+                f"parts must be over files in the same file system; parts[{i}] is over another one"
+            )
+    sources = tuple(dict.fromkeys(source for file_set in file_sets for source in file_set.sources))
+    folders = None
+    if all(file_set.folders is not None for file_set in file_sets):
+        folders = tuple(
+            dict.fromkeys(each for file_set in file_sets for each in file_set.folders or ())
+        )
+    excluded: set[str] = set()
+    for file_set in file_sets:
+        others = (
+            [other for other in file_sets if other is not file_set] if file_set.excluded else []
+        )
+        back = {path for other in others for path in other.files()}
+        excluded |= file_set.excluded - back
+    return replace(
+        first, sources=sources, folders=folders, excluded=frozenset(excluded),
+        immutable=all(file_set.immutable for file_set in file_sets),
+    )  # fmt: skip

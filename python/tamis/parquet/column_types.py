@@ -1,10 +1,10 @@
 """The types of columns that can be indexed, and their zones.
 
-A column type stands for several Arrow types, such as integers of any width. Equal values of a
+A column type covers several Arrow types, such as integers of any width. Equal values of a
 column type have equal keys, whatever the width, unit or scale in a file (`docs/keys.md`), so files
-may differ in these. A value also has a *code*: 64 bits that preserve the order of values. The least
-and greatest code of a row group are its zone. Different values may have the same code, so a zone,
-like a filter, returns no or maybe.
+may differ in these. A value also has a *code*: 64 bits that preserve the order of values. The
+lowest and highest code of a row group are its zone. Different values may have the same code, so a
+zone, like a filter, returns no or maybe.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def values(column: pa.Array) -> pa.Array:
 
 
 def zone(kind: str, column: pa.Array) -> tuple[int, int] | None:
-    """Return the codes of the least and the greatest value, or None without values."""
+    """Return the codes of the minimum and the maximum, or None without values."""
     if len(column) == 0:
         return None
     ends = pc.min_max(column.cast(filterable(column.type)))

@@ -1,4 +1,4 @@
-"""The data files of an index: where they are, and which of them changed since they were indexed."""
+"""The data files of an index: where they are, and which of them changed since."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import glob
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs
 
-from tamis._checks import check_number
+from tamis._checks import check_number, thread_count
 from tamis._objects import StorageOptions, as_filesystem, check_key, split_url
-from tamis.parquet.cloud import Buckets
 from tamis.parquet.location import Location
 from tamis.parquet.manifest import File
 from tamis.parquet.sources import (
     TABLE_LOGS,
+    Buckets,
     Stamp,
     cloud_names,
     is_below,
@@ -32,7 +34,6 @@ from tamis.parquet.sources import (
     refuse_table,
     split_pattern,
 )
-from tamis.parquet.threads import map_in_order
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder, a pattern with ``*``, ``?``, ``[…]`` or ``**``, or a list of them."""
@@ -285,7 +286,7 @@ class FileWatch:
 
     def __init__(self, recheck: float, threads: int | None) -> None:
         what = "a number of seconds of at least 0"
-        self.recheck, self._threads = check_number("recheck", recheck, what, least=0), threads
+        self.recheck, self._threads = check_number("recheck", recheck, what, minimum=0), threads
         self._confirmed: dict[str, Stamp] = {}
         self._last: tuple[float, FileSet, Sequence[File], FileCheck] | None = None
 
@@ -329,3 +330,26 @@ class FileWatch:
                 self._confirmed[file.path] = stamp
         self._last = (begin, file_set, files, found)
         return found
+
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def map_in_order(
+    run: Callable[[Task], Result], tasks: Iterable[Task], threads: int | None
+) -> Iterator[Result]:
+    """Run tasks on threads, a few ahead of the consumer, and yield their results in order."""
+    workers = thread_count(threads)
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(workers, thread_name_prefix="tamis-parquet") as pool:
+        try:
+            for task in tasks:
+                waiting.append(pool.submit(run, task))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

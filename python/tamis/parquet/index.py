@@ -22,14 +22,13 @@ from tamis._objects import save_path, storage_of
 from tamis._ranges import CACHE
 from tamis._types import FilePath
 from tamis.collection import Collection
-from tamis.parquet import build, merge, scan
+from tamis.parquet import build, scan
 from tamis.parquet.file_set import FileSet, FileWatch, Source, source_text
 from tamis.parquet.location import Location, is_hybrid, pickled
 from tamis.parquet.predicate import Predicate, predicates
 from tamis.parquet.row_groups import Options
-from tamis.parquet.state import Answer, Budget, Flags, Memory, OnError, State, parse_memory
-from tamis.parquet.statistics import Usage
-from tamis.planning.collection.allocation import Kind, Method, utilities
+from tamis.parquet.state import Answer, Budget, Flags, Memory, OnError, State, Usage, parse_memory
+from tamis.planning.collection.allocation import Method, PrefixKind, utilities
 from tamis.planning.collection.curves import Floats
 
 Where: TypeAlias = Mapping[str, Any]
@@ -98,7 +97,7 @@ class SkippingIndex:
         storage_options: Mapping[str, str] | None = None,
         memory: Budget | None = None,
         utility: str | npt.ArrayLike | None = None,
-        kind: Kind | Literal["auto"] = "auto",
+        kind: PrefixKind | Literal["auto"] = "auto",
         fpr: float = 1e-4,
         hybrid: bool | None = None,
         recheck: float = 0.0,
@@ -221,9 +220,9 @@ class SkippingIndex:
             raise ValueError("parts is empty: pass one or more indexes to merge")
         check_parts(parts, SkippingIndex, "an index")
         states = [part._state for part in parts]
-        file_set = merge.merge_file_sets([state.file_set for state in states])
+        file_set = build.merge_file_sets([state.file_set for state in states])
         location = Location.of_new(path, index_filesystem, storage_options)
-        state = merge.merge_states(states, file_set, hybrid=is_hybrid(hybrid, location))
+        state = build.merge_states(states, file_set, hybrid=is_hybrid(hybrid, location))
         return cls.created(
             state, location, memory=parse_memory(memory), recheck=recheck, threads=threads
         )
@@ -365,7 +364,7 @@ class SkippingIndex:
     def record(self, groups: Iterable[RowGroup], rows: float = 1) -> None:
         """Count ``rows`` used rows in each of these row groups; earlier use decays."""
         state = self._state
-        rows = check_number("rows", rows, "a number of at least 0", least=0)
+        rows = check_number("rows", rows, "a number of at least 0", minimum=0)
         self._usage.record(state.numbers_of(groups), len(state.utility), rows)
 
     def save(
@@ -468,7 +467,7 @@ class SkippingIndex:
         state.check(self._memory)
         if self._location is not None and state.collection is not None:
             # Writing needs no bits in memory.
-            saved = build.write_state(state.allocate(state.least_bytes), self._location)
+            saved = build.write_state(state.allocate(state.min_bytes), self._location)
             self._rewrite = False
             state = replace(state, collection=saved)
         state = state.allocate(self._memory)

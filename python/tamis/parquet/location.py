@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tamis._checks import check_path
-from tamis._files import save_whole
+from tamis._files import save_atomically
 from tamis._objects import Object, check_local, is_object, locate, storage_of
 from tamis._ranges import CACHE, ObjectFile
 from tamis._types import FilePath
@@ -69,7 +69,7 @@ class Location:
     def written(self, write: Callable[[int], None]) -> Iterator[str]:
         """Replace the file or object as a whole, and yield the path of a file to open again."""
         if self.target is None:
-            save_whole(self.path, write)
+            save_atomically(self.path, write)
             yield self.path
             return
         with tempfile.NamedTemporaryFile(prefix=".tamis-") as file:

@@ -39,8 +39,8 @@ from tamis._frames import (
 from tamis._ranges import ObjectFile
 from tamis.errors import FormatError
 from tamis.parquet.column_types import ACCEPTED, Codes, fits_column_type
-from tamis.parquet.sources import check_pattern
-from tamis.planning.collection.allocation import KINDS
+from tamis.parquet.sources import check_pattern, find_foreign
+from tamis.planning.collection.allocation import PREFIX_KINDS
 from tamis.planning.collection.curves import Ints
 
 KIND = "skipping"
@@ -119,7 +119,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Manifest:
-        """Read what `to_json` returned; `ValueError` if it is anything else."""
+        """Read the result of `to_json`; `ValueError` for anything else."""
         columns = dict(_columns(content.get("columns")))
         files = tuple(_file(each) for each in _list(content.get("files")))
         groups, width = sum(file.groups for file in files), len(columns)
@@ -143,7 +143,7 @@ class Manifest:
 
 
 def read_sources(content: Any) -> dict[str, Any]:
-    """Return what an index stores of its files and options; `ValueError` if it is anything else."""
+    """Read the stored files and options of an index; `ValueError` for anything else."""
     _require(isinstance(content, dict), "sources")
     uri, options = content.get("uri"), content.get("options")
     sources, excluded = (
@@ -154,7 +154,7 @@ def read_sources(content: Any) -> dict[str, Any]:
     _require(isinstance(options, dict), "options")
     kind, fpr, seed, utility = (options.get(name) for name in ("kind", "fpr", "seed", "utility"))
     _require(set(options) == {"kind", "fpr", "seed", "utility"}, "options")
-    _require(kind in ("auto", *KINDS), "kind")
+    _require(kind in ("auto", *PREFIX_KINDS), "kind")
     _require(isinstance(fpr, float) and 2.0**-32 <= fpr < 1, "fpr")
     return {
         "filesystem": _string(content.get("filesystem")),
@@ -193,8 +193,8 @@ def _path(value: Any) -> str:
 
 
 def _integer(value: Any, low: int, high: int) -> int:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    _require(whole and low <= value < high, "numbers")
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    _require(is_int and low <= value < high, "numbers")
     return int(value)
 
 
@@ -311,7 +311,34 @@ def _read(path: str, size: int, read: ReadAt) -> Opened:
         return Opened(sources, None, None)
     if list(manifest.columns.items()) != sources["columns"]:
         return Opened(sources, None, None)
+    if copy is not None:
+        _check_copy(path, sources, copy)
     return Opened(sources, manifest, place, copy is not None and place is not None)
+
+
+def _check_copy(path: str, sources: dict[str, Any], copy: dict[str, Any]) -> None:
+    """Raise `FormatError` if the sources stand twice, with valid checksums, and differ."""
+    try:
+        same = read_sources(copy["sources"]) == sources
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}") from None
+    if not same:
+        raise FormatError(f"{path}: the two copies of the sources of the index differ")
+
+
+def check_sources(path: str, opened: Opened) -> None:
+    """Raise `FormatError` if the sources of an index do not name a file of its manifest.
+
+    A query searches the files that the sources name now. Without its source, the rows of a file
+    would be missing from the results.
+    """
+    files = () if opened.manifest is None else opened.manifest.files
+    sources = opened.sources["sources"]
+    # A file system that was given may write paths in another way than its sources.
+    known = opened.sources["filesystem"] == "local" or opened.sources["uri"] is not None
+    foreign = find_foreign(sources, [file.path for file in files if known or not sources])
+    if foreign is not None:
+        raise FormatError(f"{path}: the sources of the index do not name its file {foreign!r}")
 
 
 def _find_sources(at: ReadAt) -> dict[str, Any] | None:

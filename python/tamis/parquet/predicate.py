@@ -183,8 +183,8 @@ def _column(raw: Iterable[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(raw, pa.int32()).cast(pa.date32()).cast(kind)
     if types.is_timestamp(kind):
         unit = NANOSECONDS[kind.unit]
-        whole = [each // unit for each in raw if each % unit == 0 and _fits(each, kind)]
-        return pa.array(whole, pa.int64()).cast(kind)
+        values = [each // unit for each in raw if each % unit == 0 and _fits(each, kind)]
+        return pa.array(values, pa.int64()).cast(kind)
     if types.is_decimal(kind):
         fitting = []
         for each in raw:

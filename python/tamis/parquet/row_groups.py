@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tamis import _native
+from tamis._checks import one_of
 from tamis._progress import progress_bar
 from tamis.collection.storage import full_filter
 from tamis.errors import FormatError
 from tamis.parquet import column_types
-from tamis.parquet.file_set import FileSet
+from tamis.parquet.file_set import FileSet, map_in_order
 from tamis.parquet.manifest import File, Manifest
 from tamis.parquet.schema import (
     file_schema,
@@ -25,16 +26,16 @@ from tamis.parquet.schema import (
     unify_schemas,
 )
 from tamis.parquet.sources import Stamp
-from tamis.parquet.threads import map_in_order
+from tamis.planning.collection.allocation import PREFIX_KINDS
 from tamis.planning.collection.curves import Floats
 
 BATCH = 1 << 16
 """Rows in memory at a time, per thread."""
 
 TOGETHER = 64
-"""Most row groups that one task reads: opening a file costs as much as reading a small one."""
+"""Maximum row groups that one task reads: opening a file costs as much as reading a small one."""
 
-_ROWS = 1 << 20  # most rows that one task reads
+_ROWS = 1 << 20  # maximum number of rows that one task reads
 _HASHES = 1 << 20  # of a column, before repetitions are dropped
 _EMPTY_ZONE = (2**64 - 1, 0)
 
@@ -47,6 +48,9 @@ class Options:
     fpr: float
     seed: int
     utility: str | None
+
+    def __post_init__(self) -> None:
+        one_of("kind", self.kind, ("auto", *PREFIX_KINDS))
 
 
 @dataclass(frozen=True)

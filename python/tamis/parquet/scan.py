@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 from tamis._locks import fork_safe_lock
 from tamis.errors import FormatError
 from tamis.parquet import column_types
+from tamis.parquet.file_set import map_in_order
 from tamis.parquet.predicate import Predicate
 from tamis.parquet.row_groups import BATCH
 from tamis.parquet.state import Answer, State
-from tamis.parquet.threads import map_in_order
 
 FOOTERS = 16
 """Footers that are cached."""

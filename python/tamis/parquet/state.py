@@ -1,4 +1,4 @@
-"""The state of an index that a query reads, and its answer."""
+"""The state of an index that a query reads, its answer, and the statistics of queries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tamis._checks import check_iterable, parse_budget, shown
+from tamis._locks import fork_safe_lock
 from tamis.collection import Collection
+from tamis.collection.allocation_inputs import HALF_LIFE, Accesses, with_unseen
 from tamis.errors import FormatError
 from tamis.parquet.file_set import FileCheck, FileSet
 from tamis.parquet.manifest import Manifest
@@ -84,10 +86,10 @@ class State:
         return self.manifest.size_in_bytes + _GROUP * len(self.utility)
 
     @property
-    def least_bytes(self) -> int:
+    def min_bytes(self) -> int:
         """The smallest possible budget."""
-        least = 0 if self.collection is None else self.collection.least_budget
-        return self.own_bytes + least
+        filters = 0 if self.collection is None else self.collection.min_budget
+        return self.own_bytes + filters
 
     def check(self, memory: Memory | None) -> None:
         """Raise if a budget is too small, or is not one per column."""
@@ -99,9 +101,9 @@ class State:
                     f"not for {', '.join(map(repr, memory))}"
                 )
             memory = sum(memory.values())
-        if memory is not None and memory < self.least_bytes:
+        if memory is not None and memory < self.min_bytes:
             raise ValueError(
-                f"memory must be at least {self.least_bytes} bytes for "
+                f"memory must be at least {self.min_bytes} bytes for "
                 f"{len(self.manifest.files)} files with {len(self.utility)} row groups, "
                 f"not {memory}"
             )
@@ -224,7 +226,95 @@ class Answer:
             )
 
     def considered_after(self, read: int) -> int:
-        """Return how many row groups were decided about once ``read`` of them were read."""
+        """Return how many row groups were read or skipped by the time ``read`` were read."""
         if read == len(self.groups):
             return self.considered
         return int(self.ranks[read - 1]) + 1 if read else 0
+
+
+@dataclass
+class SkippingStats:
+    """What an index has done since it was opened, and the state of its files at the last query."""
+
+    queries: int = 0
+    considered: int = 0
+    """Row groups that queries had to decide about."""
+    skipped: int = 0
+    """Row groups that were skipped."""
+    read: int = 0
+    """Row groups that `SkippingIndex.scan` read."""
+    wasted: int = 0
+    """Row groups that `SkippingIndex.scan` read and that had no matching row."""
+    wasted_seconds: float = 0.0
+    rows: int = 0
+    """Rows that `SkippingIndex.scan` returned."""
+    stale_files: int = 0
+    """Files that changed since they were indexed; they are read in full."""
+    unknown_files: int = 0
+    """Files that are not indexed; they are read in full."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """New and changed files that could not be read at the last query or refresh, and why."""
+    damaged: int = 0
+    """Filters that return maybe for every key because their bits are damaged."""
+
+    @property
+    def skip_rate(self) -> float:
+        """The fraction of row groups that were skipped."""
+        return self.skipped / self.considered if self.considered else 0.0
+
+
+class Usage:
+    """Counts queries, and the used rows of each row group; several threads may count at once."""
+
+    def __init__(self) -> None:
+        self.stats = SkippingStats()
+        self._accesses, self._groups = Accesses(), 0
+        self._lock = fork_safe_lock()
+
+    @property
+    def accesses(self) -> Floats:
+        """Used rows of each row group, decayed."""
+        return self._accesses.array(self._groups)
+
+    def per_row(self, rows: Ints) -> Floats:
+        """Return the fraction of rows used in each row group, plus `UNSEEN` spread evenly."""
+        mean = self.accesses / np.maximum(rows, 1)
+        return with_unseen(mean, float(mean.sum()) or 1.0)
+
+    def replace_groups(self, remaining: Flags, groups: int) -> None:
+        """Keep the counts of the row groups that remain, and start new ones at 0."""
+        with self._lock:
+            kept = self._accesses.without(np.flatnonzero(~remaining).tolist())
+            self._accesses = kept.extend(groups - int(remaining.sum()))
+            self._groups = groups
+
+    def count_query(self, files: FileCheck, answer: Answer, damaged: int) -> None:
+        """Count a query, and describe the files that it found."""
+        with self._lock:
+            self.stats.queries += 1
+            self.stats.stale_files, self.stats.unknown_files = len(files.stale), len(files.unknown)
+            self.stats.damaged = damaged
+            self.stats.unreadable = answer.unreadable
+
+    def count_skipped(self, considered: int, read: int) -> None:
+        """Count row groups that were skipped, of all that a query had to decide about."""
+        with self._lock:
+            self.stats.considered += considered
+            self.stats.skipped += considered - read
+
+    def count_read(self, group: int, groups: int, rows: int, seconds: float) -> None:
+        """Count a row group that was read, one of ``groups``, and its matching rows."""
+        with self._lock:
+            self.stats.read += 1
+            self.stats.rows += rows
+            if rows == 0:
+                self.stats.wasted += 1
+                self.stats.wasted_seconds += seconds
+        if rows:
+            self.record([group], groups, rows)
+
+    def record(self, used: Sequence[int], groups: int, rows: float) -> None:
+        """Count used rows in row groups, unless an update changed how many there are."""
+        with self._lock:
+            if self._groups == groups:
+                self._accesses.record(list(used), rows, HALF_LIFE, groups)

@@ -69,10 +69,10 @@ class AdaptiveCuckooSize(NamedTuple):
         return self._replace(fingerprint_bits=self.fingerprint_bits - 1)
 
 
-def motion(kind: str, selector_bits: int | None = None) -> int:
+def motion_number(kind: str, selector_bits: int | None = None) -> int:
     """Return the number of a kind in a file.
 
-    >>> motion("swapping"), motion("cyclic", 2)
+    >>> motion_number("swapping"), motion_number("cyclic", 2)
     (0, 2)
     """
     one_of("kind", kind, KINDS)
@@ -83,7 +83,7 @@ def motion(kind: str, selector_bits: int | None = None) -> int:
             )
         return 0 if kind == "swapping" else _CUCKOOING
     bits = 1 if selector_bits is None else selector_bits
-    return check_int("selector_bits", bits, MAX_SELECTOR_BITS, least=1)
+    return check_int("selector_bits", bits, MAX_SELECTOR_BITS, minimum=1)
 
 
 def size(
@@ -99,19 +99,19 @@ def size(
     >>> size(1_000_000, bits_per_key=12)
     AdaptiveCuckooSize(motion=0, fingerprint_bits=11, bins=263158)
     """
-    moves = motion(kind, selector_bits)
+    motion = motion_number(kind, selector_bits)
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     slots = math.ceil(keys / LOAD) + (_SPARE if keys < _SMALL else 0)
-    bins = math.ceil(slots / (4 if moves == 0 else 1))
+    bins = math.ceil(slots / (4 if motion == 0 else 1))
     if fpr is not None:
         for bits in range(1, MAX_FINGERPRINT_BITS + 1):
-            if (found := AdaptiveCuckooSize(moves, bits, bins)).rate(keys) <= fpr:
+            if (found := AdaptiveCuckooSize(motion, bits, bins)).rate(keys) <= fpr:
                 return found
         raise ValueError(
             f"fpr must be at least {found.rate(keys):.2g} for an adaptive cuckoo filter, not {fpr}"
         )
     assert bits_per_key is not None
-    shortest = AdaptiveCuckooSize(moves, 1, bins)
+    shortest = AdaptiveCuckooSize(motion, 1, bins)
     if keys < _SMALL:  # a few slots and bytes more, regardless of the budget
         slot_bits = math.floor(bits_per_key)
     else:
@@ -122,4 +122,4 @@ def size(
             f"bits_per_key must be at least {shortest.slot_bits / LOAD:.2f} for an adaptive cuckoo "
             f"filter of {keys} keys, not {bits_per_key}"
         )
-    return AdaptiveCuckooSize(moves, min(bits, MAX_FINGERPRINT_BITS), bins)
+    return AdaptiveCuckooSize(motion, min(bits, MAX_FINGERPRINT_BITS), bins)

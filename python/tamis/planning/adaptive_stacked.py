@@ -26,7 +26,7 @@ from tamis._checks import (
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind
 from tamis.planning.plan import Plan
 from tamis.planning.planner import plan, single_layer
-from tamis.planning.stacked import metrics
+from tamis.planning.stacked import predictions
 from tamis.planning.stacked.frequencies import Steps
 from tamis.planning.stacked.goal import Goal
 from tamis.planning.stacked.lifetime import mean_rate, queries_for, shape, three_layers
@@ -57,7 +57,7 @@ MIN_SAMPLED = 64
 _WINDOW = 64
 """Expected false positives of a window, or twice as many: an excess of a half is then four
 sigmas."""
-_MIN_ASKED = 1000
+_MIN_QUERIES = 1000
 
 _OBSERVED = 512
 """False positives of the first layer alone after which their distribution is fitted."""
@@ -174,9 +174,9 @@ class AdaptivePlan:
         rises = all(
             array.ndim == 1
             and array[0] == 0
-            and (np.diff(array) >= least).all()
-            and array[-1] <= most
-            for array, least, most in (
+            and (np.diff(array) >= min_step).all()
+            and array[-1] <= maximum
+            for array, min_step, maximum in (
                 (self.shape.ranks, 0.5, MAX_KEYS),
                 (self.shape.mass, 0, 1 + 1e-9),
             )
@@ -223,20 +223,18 @@ def _plans_of_kind(
 ) -> Iterator[AdaptivePlan]:
     goal = request.goal
     if request.sizing == "eventual":
-        asked = copy(workload)
-        asked.curve, asked.costs = (
-            _limit_known(curve),
-            None,
-        )  # it learns the queries, not their costs
+        # It learns the queries, not their costs.
+        learned = copy(workload)
+        learned.curve, learned.costs = _limit_known(curve), None
         try:
             made = plan(
-                goal.keys, asked, fpr=request.fpr, bits_per_key=request.bits_per_key,
+                goal.keys, learned, fpr=request.fpr, bits_per_key=request.bits_per_key,
                 layer=kind, last="alternating", updates=True,
             )  # fmt: skip
         except ValueError:
             return
-        met = queries_for(curve, _COLLECTED * made.negatives) if made.negatives else 0
-        yield AdaptivePlan(made, math.ceil(_PATIENCE * met), made.expected_fpr, request, curve)
+        needed = queries_for(curve, _COLLECTED * made.negatives) if made.negatives else 0
+        yield AdaptivePlan(made, math.ceil(_PATIENCE * needed), made.expected_fpr, request, curve)
     else:
         yield from _for_lifetime(request, kind, goal, curve)
 
@@ -260,7 +258,7 @@ def _for_lifetime(
         return
     observations, stack = found
     if goal.minimizes_bits:  # the rate of the three layers that gives the requested mean
-        goal = replace(goal, fpr=float(metrics.expected_rate(stack.rates, stack.psi)))
+        goal = replace(goal, fpr=float(predictions.expected_rate(stack.rates, stack.psi)))
     made = realize(stack, goal)
     mean = mean_rate(made.layers[0].rate, made.expected_fpr, observations, request.lifetime)
     yield AdaptivePlan(made, observations, mean, request, curve)
@@ -270,20 +268,20 @@ class Counts(NamedTuple):
     """The state that `next_step` decides by.
 
     ``items`` and ``capacity`` are of the layer being filled, which has been open for ``collecting``
-    queries. ``asked`` queries for absent keys and ``wrong`` false positives were counted in the
-    current window. ``strikes`` is how often the layers were dropped in a row.
+    queries. In the current window, ``queries`` for absent keys and ``false_positives`` among them
+    were counted. ``strikes`` is how often the layers were dropped in a row.
     """
 
     layers: int
     items: int
     negatives_capacity: int
     collecting: int
-    asked: int
-    wrong: int
+    queries: int
+    false_positives: int
     strikes: int
 
 
-Step = Literal["wait", "grow", "content", "drop", "remodel"]
+Step = Literal["wait", "grow", "as expected", "drop", "remodel"]
 
 
 def next_step(plan: AdaptivePlan, counts: Counts, expected_fpr: Callable[[], float]) -> Step:
@@ -292,7 +290,7 @@ def next_step(plan: AdaptivePlan, counts: Counts, expected_fpr: Callable[[], flo
     ``"grow"``: a layer of negatives is full, or was open long enough. ``"drop"``: the rate exceeds
     the expected one by half, so other keys are queried. ``"remodel"``: dropping did not help, or
     the rate is half of the expected one, so the distribution changed; or enough was observed to
-    fit it, if nothing is collected. ``"content"``: the rate is as expected. ``expected_fpr`` is
+    fit it, if nothing is collected. ``"as expected"``: the rate is as expected. ``expected_fpr`` is
     called only if necessary.
     """
     closed = counts.items >= counts.negatives_capacity or counts.collecting >= plan.observations
@@ -300,12 +298,12 @@ def next_step(plan: AdaptivePlan, counts: Counts, expected_fpr: Callable[[], flo
         return "grow"
     if counts.layers == 1:
         observing = counts.negatives_capacity == 0 and len(plan.stack.layers) > 1
-        return "remodel" if observing and counts.wrong >= _OBSERVED else "wait"
-    if counts.wrong < _WINDOW // 2 or counts.asked < _MIN_ASKED:
+        return "remodel" if observing and counts.false_positives >= _OBSERVED else "wait"
+    if counts.false_positives < _WINDOW // 2 or counts.queries < _MIN_QUERIES:
         return "wait"
-    expected = counts.asked * expected_fpr()
-    if expected < _WINDOW and counts.wrong < 2 * _WINDOW:
+    expected = counts.queries * expected_fpr()
+    if expected < _WINDOW and counts.false_positives < 2 * _WINDOW:
         return "wait"
-    if counts.wrong > (1 + TOLERANCE) * expected:
+    if counts.false_positives > (1 + TOLERANCE) * expected:
         return "remodel" if counts.strikes else "drop"
-    return "remodel" if counts.wrong < (1 - TOLERANCE) * expected else "content"
+    return "remodel" if counts.false_positives < (1 - TOLERANCE) * expected else "as expected"

@@ -133,8 +133,8 @@ def size(
         return _best(layout, keys, units * unit).rate(keys) <= fpr
 
     # No layout does better than the limit of the standard one, log2(1/fpr)/ln 2 bits per key.
-    least = math.floor(keys * -math.log2(fpr) / math.log(2) / unit)
-    low, high = 0, max(1, least)
+    lower_bound = math.floor(keys * -math.log2(fpr) / math.log(2) / unit)
+    low, high = 0, max(1, lower_bound)
     while not enough(high):
         low, high = high, high + max(1, high // 8)
     return _best(layout, keys, (bisect_left(range(high), True, low + 1, key=enough)) * unit)
@@ -235,27 +235,27 @@ def _blocked_terms(hashes: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np
         [full_rounds + ((word - first) % WORDS < rest) for word in range(WORDS)]
         for first in range(WORDS)
     ]
-    asked = probes[0]  # by symmetry, the absent key may start at the first word
-    missed = np.array(list(product(*(range(count + 1) for count in asked))))
+    probed = probes[0]  # by symmetry, the absent key may start at the first word
+    missed = np.array(list(product(*(range(count + 1) for count in probed))))
     coefficients = np.prod(
-        [np.array(_all_hit(count))[missed[:, word]] for word, count in enumerate(asked)], axis=0
+        [np.array(_all_hit(count))[missed[:, word]] for word, count in enumerate(probed)], axis=0
     )
     by_first = [np.prod((1 - missed / 64) ** np.array(counts), axis=1) for counts in probes]
     return coefficients, np.mean(by_first, axis=0)
 
 
-def _all_hit(asked: int) -> list[float]:
-    """Coefficients of "all asked bits of a word are hit" by "i given bits are missed".
+def _all_hit(probes: int) -> list[float]:
+    """Coefficients of "all probed bits of a word are hit" by "i given bits are missed".
 
-    ``asked`` independent positions among 64 are D distinct ones; all are hit with probability
+    ``probes`` independent positions among 64 are D distinct ones; all are hit with probability
     Σ_i (−1)^i·C(D, i)·P(i given bits are missed).
     """
-    distinct = np.zeros(asked + 1)
+    distinct = np.zeros(probes + 1)
     distinct[0] = 1
-    for _ in range(asked):
-        old = np.arange(asked + 1) / 64
+    for _ in range(probes):
+        old = np.arange(probes + 1) / 64
         distinct = distinct * old + np.concatenate(([0.0], (distinct * (1 - old))[:-1]))
     return [
-        sum((-1) ** i * math.comb(d, i) * float(distinct[d]) for d in range(i, asked + 1))
-        for i in range(asked + 1)
+        sum((-1) ** i * math.comb(d, i) * float(distinct[d]) for d in range(i, probes + 1))
+        for i in range(probes + 1)
     ]

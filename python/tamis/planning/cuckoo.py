@@ -130,18 +130,18 @@ def size(
     if fingerprint_bits is not None:
         if fpr is not None or bits_per_key is not None:
             raise ValueError("pass exactly one of fpr, bits_per_key or fingerprint_bits")
-        length = check_int("fingerprint_bits", fingerprint_bits, MAX_FINGERPRINT_BITS, least=1)
-        return _counted(keys, length, attempt)
+        length = check_int("fingerprint_bits", fingerprint_bits, MAX_FINGERPRINT_BITS, minimum=1)
+        return _with_buckets(keys, length, attempt)
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
     useful = range(MIN_FINGERPRINT_BITS, MAX_FINGERPRINT_BITS + 1)
-    sizes = [_counted(keys, bits, attempt) for bits in useful]
+    sizes = [_with_buckets(keys, bits, attempt) for bits in useful]
     if fpr is not None:
         for found in sizes:
             if found.rate(keys) <= fpr and found.overfull(keys) <= _OVERFULL:
                 return found
-        least = sizes[-1].rate(keys)
+        lowest = sizes[-1].rate(keys)
         raise ValueError(
-            f"fpr must be at least {least:.2g} for a cuckoo filter of {keys} keys, not {fpr}"
+            f"fpr must be at least {lowest:.2g} for a cuckoo filter of {keys} keys, not {fpr}"
         )
     assert bits_per_key is not None
     if keys < _FEW:
@@ -150,15 +150,15 @@ def size(
     else:
         within = [found for found in sizes if found.bits <= bits_per_key * keys]
     if not within:
-        least = sizes[0].bits / max(keys, 1)
+        needed = sizes[0].bits / max(keys, 1)
         raise ValueError(
-            f"bits_per_key must be at least {least:.2f} for a cuckoo filter of {keys} keys, "
+            f"bits_per_key must be at least {needed:.2f} for a cuckoo filter of {keys} keys, "
             f"not {bits_per_key}"
         )
     return within[-1]
 
 
-def _counted(keys: int, fingerprint_bits: int, attempt: int) -> CuckooSize:
+def _with_buckets(keys: int, fingerprint_bits: int, attempt: int) -> CuckooSize:
     """Choose the number of buckets, in chunks of an even number of buckets."""
     load = _SHORT_LOADS.get(fingerprint_bits, LOAD)
     slots = keys / load - (16 if keys >= _LARGE else 0)

@@ -87,7 +87,7 @@ def size(
     fingerprint_bits: int | None = None,
     arity: int = 3,
 ) -> FuseSize:
-    """Find the shortest fingerprints with at most this rate, or the longest within this budget.
+    """Find the shortest fingerprints with at most this rate, or the max_length within this budget.
 
     With ``fingerprint_bits``, only the number of slots is chosen.
 
@@ -115,8 +115,8 @@ def size(
             f"bits_per_key must be at least {slots_per_key:.2f} for a fuse filter of {keys} keys, "
             f"not {bits_per_key}"
         )
-    longest = math.floor(bits_per_key / slots_per_key)
-    return FuseSize(arity, min(longest, MAX_FINGERPRINT_BITS), *table)
+    bits = math.floor(bits_per_key / slots_per_key)
+    return FuseSize(arity, min(bits, MAX_FINGERPRINT_BITS), *table)
 
 
 def _table(arity: int, keys: int) -> tuple[int, int]:
@@ -126,11 +126,11 @@ def _table(arity: int, keys: int) -> tuple[int, int]:
     fit = FITS[arity]
     few = fit.few * keys + fit.few_root * math.sqrt(keys) + 8
     # Two of n keys have the same three slots with probability n/(2·L²), which must stay small.
-    longest = max(_MAX_SEGMENT, math.ceil(math.sqrt(5 * keys)))
+    max_length = max(_MAX_SEGMENT, math.ceil(math.sqrt(5 * keys)))
     # A larger set needs as many slots per key as one that has segments of this length.
-    fitted = min(keys, (longest * fit.segments / fit.many) ** (1 / (1 - _SEGMENTS_POWER)))
+    fitted = min(keys, (max_length * fit.segments / fit.many) ** (1 / (1 - _SEGMENTS_POWER)))
     many = (fit.many + fit.many_factor * fitted**-fit.many_power) * keys
     if keys < _MANY_FROM or few <= many:
         return math.ceil(few / arity), arity
-    segments = max(round(fit.segments * keys**_SEGMENTS_POWER), math.ceil(many / longest))
+    segments = max(round(fit.segments * keys**_SEGMENTS_POWER), math.ceil(many / max_length))
     return math.ceil(many / segments), segments

@@ -4,18 +4,24 @@ The number, name and abilities of a kind come from its row in native code (``KIN
 listed in ``src/kinds.rs``). This table adds its public class, its planning module, the options to
 build it, and the times of queries. Stacks, advice, files and the command line iterate over it.
 CONTRIBUTING lists the edits for a new kind.
+
+Times were printed by ``benches/checks.py`` on one machine (two virtual cores of an AMD EPYC,
+one thread, batches of integers, including hashing). On another machine, only their ratios are
+meaningful; ``check_cost`` of `tamis.advise` scales them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
+import numpy as np
+
 from tamis import _native
 from tamis.planning import adaptive_cuckoo, bloom, cuckoo, fuse, quotient, ribbon, telescoping
-from tamis.planning.costs import Check, check_seconds
 
 LayerKind = Literal["auto", "bloom", "cuckoo", "quotient", "fuse", "ribbon"]
 """Values of ``layer`` in `tamis.plan`: the kinds that have a `Kind.layer`, or the best of them."""
@@ -69,6 +75,28 @@ class FractionalLengths(NamedTuple):
     shortest: float
     rate: Callable[[float], float]
     length: Callable[[float], float]
+
+
+SIZES = (10_000, 1_000_000)
+"""Keys of the filters that were timed: one fits in the cache of a core, one does not."""
+
+
+class Check(NamedTuple):
+    """Nanoseconds of a query for an absent and for a present key, at each of `SIZES`."""
+
+    absent: tuple[float, float]
+    present: tuple[float, float]
+
+
+def check_seconds(check: Check, keys: float, present: bool, scale: float = 1.0) -> float:
+    """Interpolate the time of one query between the sizes that were timed, by log of the keys.
+
+    >>> f"{check_seconds(Check((7, 15), (7, 10)), 10**5, present=False) * 1e9:.0f} ns"
+    '11 ns'
+    """
+    times = check.present if present else check.absent
+    nanoseconds = np.interp(math.log(max(keys, 1)), np.log(SIZES), times)
+    return scale * 1e-9 * float(nanoseconds)
 
 
 class Option(NamedTuple):
@@ -159,7 +187,7 @@ class Kind:
 
 @lru_cache(maxsize=4096)
 def layer_check(kind: str, keys: int) -> float:
-    """Return the time of a query of a layer of this kind, relative to a Bloom layer.
+    """Return the time of a query of a layer of this kind, relative to `REFERENCE`.
 
     >>> layer_check("bloom", 10**6), round(layer_check("cuckoo", 10**6), 2)
     (1.0, 0.63)
@@ -167,7 +195,7 @@ def layer_check(kind: str, keys: int) -> float:
     layer = KINDS[kind].layer
     assert layer is not None
     own = check_seconds(layer.check, keys, present=False)
-    return own / check_seconds(_BLOOM_STANDARD.check, keys, present=False)
+    return own / check_seconds(REFERENCE.check, keys, present=False)
 
 
 class LayerSize(NamedTuple):
@@ -202,7 +230,7 @@ def _kind(name: str, filter: str, **planning: Any) -> Kind:
     )  # fmt: skip
 
 
-# Nanoseconds of a query: the least of several runs of ``benches/checks.py``, which prints them.
+# Nanoseconds of a query: the minimum of several runs of ``benches/checks.py``, which prints them.
 _BLOOM_STANDARD = Option(
     "Bloom",
     Check((23, 43), (20, 37)),
@@ -337,6 +365,12 @@ BY_NUMBER = {kind.number: kind for kind in KINDS.values()}
 
 FUNCTION = KINDS["function"]
 """The kind of the last layer of an exact stack."""
+
+SMALLEST = KINDS["ribbon"]
+"""The kind for sets that are built once and whose filters only need to be small."""
+
+REFERENCE = _BLOOM_STANDARD
+"""The option whose query takes ``check_cost``: times of others are relative to it."""
 
 LAYERS = tuple(KINDS[name] for name in get_args(LayerKind) if name != "auto")
 """The kinds that can be layers of a stack."""

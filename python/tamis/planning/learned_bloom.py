@@ -34,6 +34,7 @@ _LOWER = 0.75 ** np.arange(10)
 """Fractions of the rate for which thresholds are searched."""
 
 _Floats = npt.NDArray[np.float64]
+Floats32 = npt.NDArray[np.float32]
 
 
 class LearnedPlan(NamedTuple):
@@ -118,12 +119,27 @@ def segments(
         raise ValueError("nonmembers must not be empty; pass some not used for training")
     places = np.linspace(0, 1, max(2, count // 2 + 1))
     cuts = [np.quantile(scores, places, method="nearest") for scores in samples]
-    starts = np.unique(np.concatenate([[np.float32(0)], *cuts]))
+    at = np.unique(np.concatenate([[np.float32(0)], *cuts]))
+    values = np.unique(np.concatenate([[np.float32(0)], *samples]))
+    starts = between(values[np.maximum(np.searchsorted(values, at) - 1, 0)], at)
     edges = np.append(starts, np.inf)
     members = np.histogram(member_scores, edges)[0].astype(np.float64)
     others = np.histogram(nonmember_scores[::2], edges)[0] + 1 / len(starts)
     held = np.histogram(nonmember_scores[1::2], edges)[0].astype(np.float64)
     return Segments(starts.astype(np.float64), members, others / others.sum(), held)
+
+
+def between(below: Floats32, above: Floats32) -> Floats32:
+    """Return a border halfway from each score to the next one above; ``above`` if there is none.
+
+    A classifier may score a row slightly differently alone than in a batch. A border on a score
+    would send its key to another region; a border between scores is as far from both as can be.
+
+    >>> between(np.float32([0.0, 0.5]), np.float32([0.25, 0.5])).tolist()
+    [0.125, 0.5]
+    """
+    middle = ((below.astype(np.float64) + above) / 2).astype(np.float32)
+    return np.where(middle > below, middle, above)
 
 
 def plan(
@@ -228,7 +244,7 @@ def halved(
     """Find the halvings of the rate of each region, or None if the rate cannot be reached.
 
     Each step is taken where it saves the most per bit. The savings of a region decrease, so this is
-    the optimum, except for the last steps; those that are not needed are undone. If ``mixed``, a
+    the optimum, except for the last steps; steps that are not needed are undone. If ``mixed``, a
     part of the last step is taken, or undone.
 
     >>> halved(np.array([100.0, 100.0]), np.array([0.9, 0.1]), fpr=0.05)
@@ -290,11 +306,11 @@ def _simple_cuts(parts: Segments, fpr: float | None, bits: float | None, step: f
             passed = np.where(below > 0, (1 - above) * behind, 0.0)
             return sorted({int((above / lower + passed).argmin()) + 1 for lower in _LOWER})
         found = []
-        for wanted in fpr * _LOWER:
-            halvings = np.log2((1 - above) / (wanted - above))
+        for lower in fpr * _LOWER:
+            halvings = np.log2((1 - above) / (lower - above))
             needed = below * np.ceil(np.maximum(halvings, 0) / step) * step
-            cost = np.where((above < wanted) & (halvings <= MAX_HALVINGS), needed, np.inf)
-            cost = np.where((above <= wanted) & (below == 0), 0.0, cost)
+            cost = np.where((above < lower) & (halvings <= MAX_HALVINGS), needed, np.inf)
+            cost = np.where((above <= lower) & (below == 0), 0.0, cost)
             if np.isfinite(cost).any():
                 found.append(int(cost.argmin()) + 1)
     return sorted(set(found))
@@ -330,9 +346,9 @@ def _sandwich(
         left = None if bits is None else bits - front * total
         if left is not None and left < 0:
             break
-        wanted = None if fpr is None else min(fpr * 2.0**front, 1.0)
+        target = None if fpr is None else min(fpr * 2.0**front, 1.0)
         halvings = halved(
-            members, shares, fpr=wanted, bits=left, step=step, mixed=mixed, open_regions=1
+            members, shares, fpr=target, bits=left, step=step, mixed=mixed, open_regions=1
         )
         if halvings is not None:
             found.append(_plan_for_cuts(parts, [cut], halvings, float(front), mixed))

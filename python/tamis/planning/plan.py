@@ -1,6 +1,6 @@
 """A plan: the layers of a filter, their sizes, and the predicted rates.
 
-`tamis.planning.plan_text` prints a plan, and `tamis.planning.plan_json` reads and writes it.
+`tamis.planning.plan_text` prints a plan, and writes and reads it as JSON.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from tamis._checks import check_share
 from tamis._format import format_rate
 from tamis.planning.kinds import FUNCTION, KINDS, fingerprint_layer
-from tamis.planning.plan_text import plan_html, plan_text
-from tamis.planning.stacked.metrics import Checks, lower_bound
+from tamis.planning.stacked.predictions import Checks, lower_bound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,7 +169,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON text, without its workload."""
-        from tamis.planning.plan_json import write_plan
+        from tamis.planning.plan_text import write_plan
 
         return write_plan(self)
 
@@ -183,7 +182,7 @@ class Plan:
         >>> Plan.from_json(p.to_json()) == p
         True
         """
-        from tamis.planning.plan_json import read_plan
+        from tamis.planning.plan_text import read_plan
 
         return read_plan(text)
 
@@ -194,6 +193,8 @@ class Plan:
         return draw_plan(self, ax)
 
     def __str__(self) -> str:
+        from tamis.planning.plan_text import plan_text
+
         return plan_text(self)
 
     def __repr__(self) -> str:
@@ -204,6 +205,8 @@ class Plan:
         )
 
     def _repr_html_(self) -> str:
+        from tamis.planning.plan_text import plan_html
+
         return plan_html(self)
 
     def describe(self) -> str:

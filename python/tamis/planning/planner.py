@@ -20,16 +20,15 @@ from tamis._checks import (
 from tamis.planning.kinds import KINDS, LAYERS, LayerKind, fingerprint_layer
 from tamis.planning.plan import Plan
 from tamis.planning.stacked import (
-    equal_rates,
+    any_rate,
     exact,
     fractional_lengths,
-    metrics,
-    varied_rates,
-    whole_lengths,
+    integer_lengths,
+    predictions,
 )
 from tamis.planning.stacked.frequencies import Frequencies, Zipf
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
-from tamis.planning.stacked.metrics import Checks
+from tamis.planning.stacked.predictions import Checks
 from tamis.planning.stacked.realize import realize
 from tamis.planning.stacked.sweep import Search, better, sweep
 
@@ -103,7 +102,7 @@ def plan(
     kinds = _kinds(layer, last, rates, updates)
     # If the workload has costs, ψ is a fraction of the cost from here on, and so are rates.
     curve = workload.cost_curve if workload is not None and keys else _NO_NEGATIVES
-    allowance = whole_lengths.Allowance()
+    allowance = integer_lengths.Allowance()
     for margin in _MARGINS:
         tightened = _tightened(goal, margin)
         found = _candidates(tightened, curve, kinds, last, rates, updates, allowance)
@@ -139,7 +138,7 @@ def _candidates(
     last: Last,
     rates: Rates,
     updates: bool,
-    allowance: whole_lengths.Allowance,
+    allowance: integer_lengths.Allowance,
 ) -> list[Stack]:
     """Find candidate stacks, one of which is the best when sizes are whole numbers.
 
@@ -156,8 +155,8 @@ def _candidates(
             continue
         if KINDS[kind].fractional:
             # Stacks of whole lengths are compared first; fractions are added to the result.
-            whole = whole_lengths.search_for(kind)(goal, 0, 0.0, math.inf)
-            stacks = [sweep(search, goal, curve, limit, whole) for search, limit in searches]
+            start = integer_lengths.search_for(kind)(goal, 0, 0.0, math.inf)
+            stacks = [sweep(search, goal, curve, limit, start) for search, limit in searches]
             improved = [fractional_lengths.improve(stack, goal, curve) for stack in stacks if stack]
             for stack in (one, *improved):
                 best = better(best, stack, goal)
@@ -170,9 +169,9 @@ def _candidates(
     if rates == "varied" and alternating:
         best = min(found, key=goal.score)
         found = found + [
-            varied_rates.improve(stack, goal, curve)
+            any_rate.vary_rates(stack, goal, curve)
             for stack in alternating
-            if best in alternating or varied_rates.worthwhile(stack.kind, goal, curve, best)
+            if best in alternating or any_rate.worthwhile(stack.kind, goal, curve, best)
         ]
     return found
 
@@ -202,14 +201,14 @@ def single_layer(kind: str, goal: Goal) -> Stack | None:
     if KINDS[kind].fractional:
         return _single_fractional_layer(kind, goal)
     if not KINDS[kind].continuous:
-        return whole_lengths.search_for(kind)(goal, 0, 0.0, math.inf)
+        return integer_lengths.search_for(kind)(goal, 0, 0.0, math.inf)
     bits = goal.budget
     if goal.minimizes_bits:
         rate = min(goal.fpr, goal.max_fpr_bound)
         bits = goal.keys * KINDS[kind].bits_per_item(rate)
     else:
         rate = max(KINDS[kind].rate_of_bits(bits / max(goal.keys, 1)), FLOOR)
-    checks = metrics.checks([rate])
+    checks = predictions.checks([rate])
     if not goal.allowed(rate, rate, 0.0, checks, bits):
         return None
     cost = goal.cost(rate, 0.0, checks, kind)
@@ -225,7 +224,7 @@ def _single_fractional_layer(kind: str, goal: Goal) -> Stack | None:
     except ValueError:
         return None
     rate, length = size.rate(goal.keys), size.length
-    checks = metrics.checks([rate])
+    checks = predictions.checks([rate])
     if not goal.allowed(rate, rate, 0.0, checks, size.bits):
         return None
     cost = goal.cost(rate, 0.0, checks, kind)
@@ -233,14 +232,14 @@ def _single_fractional_layer(kind: str, goal: Goal) -> Stack | None:
 
 
 def _searches(
-    kind: str, last: Last, updates: bool, allowance: whole_lengths.Allowance
+    kind: str, last: Last, updates: bool, allowance: integer_lengths.Allowance
 ) -> Iterator[tuple[Search, float]]:
     """Yield the searches for a number of negatives, each with the tolerance of its sweep."""
     if last != "exact":
         if KINDS[kind].continuous:
-            yield equal_rates.search_for(kind), 2e-3
+            yield any_rate.search_equal(kind), 2e-3
         else:
-            yield whole_lengths.search_for(kind, allowance), 1e-2
+            yield integer_lengths.search_for(kind, allowance), 1e-2
     if last != "alternating" and not updates:
         yield exact.search_for(kind), 1e-3
 
@@ -294,7 +293,7 @@ def _goal(
             raise TypeError(f"penalties must be {what}, not {shown(penalties)}")
         if len(list(penalties)) != 3:
             raise ValueError(f"penalties must be {what}, not {shown(penalties)}")
-        penalties = [check_number("penalties", each, what, least=0) for each in penalties]
+        penalties = [check_number("penalties", each, what, minimum=0) for each in penalties]
     if fpr is not None and (costs or penalties is not None):
         raise ValueError(
             "pass bits_per_key with costs or penalties, not fpr: cost is minimized within a budget"
@@ -316,7 +315,7 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
     """Name the first constraint without which there is a plan, and describe that plan."""
 
     def best(goal: Goal) -> Plan | None:
-        found = _candidates(goal, curve, kinds, last, "equal", updates, whole_lengths.Allowance())
+        found = _candidates(goal, curve, kinds, last, "equal", updates, integer_lengths.Allowance())
         kept = [plan for stack in found if _meets(plan := realize(stack, goal), goal)]
         return min(kept, key=lambda plan: _rank(plan, goal), default=None)
 
@@ -340,10 +339,10 @@ def _impossible(goal: Goal, curve: Frequencies, kinds: list[str], last: Last, up
             f"fpr must be at least {_rounded_up(lowest.expected_fpr):.2g} for {layers} and this "
             f"workload, not {goal.fpr}"
         )
-    least = min(_min_bits(kind, goal.keys) for kind in kinds) / max(goal.keys, 1)
+    needed = min(_min_bits(kind, goal.keys) for kind in kinds) / max(goal.keys, 1)
     given = goal.budget / max(goal.keys, 1)
     return (
-        f"bits_per_key must be at least {math.ceil(100 * least) / 100:.2f} for {layers}, "
+        f"bits_per_key must be at least {math.ceil(100 * needed) / 100:.2f} for {layers}, "
         f"not {given:g}"
     )
 

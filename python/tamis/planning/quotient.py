@@ -87,9 +87,9 @@ def size(
     slots = 1 / LOAD if count == _BLOCK else (count + tail) / keys
     remainder_bits = math.floor(bits_per_key / slots - METADATA_BITS)
     if remainder_bits < 1:
-        least = slots * (METADATA_BITS + 1)
+        needed = slots * (METADATA_BITS + 1)
         raise ValueError(
-            f"bits_per_key must be at least {least:.2f} for a quotient filter of {keys} keys, "
+            f"bits_per_key must be at least {needed:.2f} for a quotient filter of {keys} keys, "
             f"not {bits_per_key}"
         )
     return QuotientSize(count, min(remainder_bits, MAX_REMAINDER_BITS))

@@ -157,7 +157,7 @@ def size(
     if fingerprint_bits is not None:
         return none._with(*_parts(fingerprint_bits))
     fpr, bits_per_key = rate_or_budget(fpr, bits_per_key)
-    least = none._with(0, MIN_SHARE)
+    smallest = none._with(0, MIN_SHARE)
     if fpr is not None:
         if fpr < 2.0**-MAX_COLUMNS:
             raise ValueError(
@@ -165,14 +165,15 @@ def size(
             )
         if found and math.log2(fpr) % 1:  # whole columns have an exact rate
             fpr = max(fpr * (1 - _SIGMAS * _RATE_DEVIATION / math.sqrt(keys)), 2.0**-MAX_COLUMNS)
-        mixed = max(least, none._with(*_parts(columns_for(fpr))), key=lambda size: size.length)
+        mixed = max(smallest, none._with(*_parts(columns_for(fpr))), key=lambda size: size.length)
         # For a few keys, a whole column may take less memory than a fraction of it.
         return min(mixed.in_whole_columns(), mixed, key=lambda size: size.bits)
     assert bits_per_key is not None
     budget = math.floor(max(keys, 1) * bits_per_key)
-    if least.bits > budget:
+    if smallest.bits > budget:
+        needed = math.ceil(100 * smallest.bits / max(keys, 1)) / 100
         raise ValueError(
-            f"bits_per_key must be at least {math.ceil(100 * least.bits / max(keys, 1)) / 100:.2f} "
+            f"bits_per_key must be at least {needed:.2f} "
             f"for a ribbon filter of {keys} keys, not {bits_per_key}"
         )
     whole = min((budget - code_bits(found)) // max(none.slots, 1), MAX_COLUMNS)
@@ -226,7 +227,7 @@ def max_slots(keys: int, levels: tuple[int, ...]) -> int:
 
 
 def _last_slots(keys: int) -> int:
-    """Return the most slots that a last level of this many keys has."""
+    """Return the maximum number of slots of a last level of this many keys."""
     if not keys:
         return 0
     return keys + 1 + max(keys - WIDE, 0) // 64 + _GROWTHS * (1 + keys // 256)

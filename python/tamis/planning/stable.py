@@ -1,16 +1,15 @@
 """Stable Bloom filters: limits, convergence, false negatives, and sizes.
 
 The symbols follow Deng and Rafiei 2006 and Liu, Zheng, Shen, Chen 2020 (whose equation numbers are
-given): m ``cells`` that hold at most Max (``most``), K ``hashes`` per key, P
+given): m ``cells`` that hold at most Max (``max_value``), K ``hashes`` per key, P
 ``decrements`` per insertion, δ the ``gap``: the insertions between a key and its next query.
 """
 
 import math
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import special
 
 MAX_HASHES = 16
@@ -28,23 +27,23 @@ class StableSize(NamedTuple):
     """A stable Bloom filter's size: m, Max, K and P."""
 
     cells: int
-    most: int
+    max_value: int
     hashes: int
     decrements: int
 
     @property
     def bits(self) -> int:
         """The bits of all counters."""
-        return self.cells * counter_bits(self.most)
+        return self.cells * counter_bits(self.max_value)
 
 
-def counter_bits(most: int) -> int:
+def counter_bits(max_value: int) -> int:
     """Bits of a counter that holds at most Max.
 
     >>> counter_bits(1), counter_bits(3), counter_bits(7)
     (1, 2, 3)
     """
-    return most.bit_length()
+    return max_value.bit_length()
 
 
 def zeros_limit(size: StableSize) -> float:
@@ -54,7 +53,7 @@ def zeros_limit(size: StableSize) -> float:
     0.6665
     """
     odds = size.decrements * (1 / size.hashes - 1 / size.cells)
-    return (odds / (1 + odds)) ** size.most
+    return (odds / (1 + odds)) ** size.max_value
 
 
 def limit_rate(size: StableSize) -> float:
@@ -78,12 +77,12 @@ def zeros_after(size: StableSize, insertions: float) -> float:
     1.0
     """
     limit = zeros_limit(size)
-    falls = limit ** (1 / size.most)
+    falls = limit ** (1 / size.max_value)
     events = (size.hashes + size.decrements) / size.cells * insertions
     # No set among n < Max changes, or none among the last Max of more.
-    counts = np.arange(size.most)
+    counts = np.arange(size.max_value)
     few = np.exp(-events) * events**counts / special.factorial(counts)
-    return float((few * falls**counts).sum() + limit * special.gammainc(size.most, events))
+    return float((few * falls**counts).sum() + limit * special.gammainc(size.max_value, events))
 
 
 def rate_after(size: StableSize, insertions: float) -> float:
@@ -111,11 +110,11 @@ def faded(size: StableSize, gap: float) -> float:
     >>> faded(StableSize(1000, 3, 4, 9), 2)
     0.0
     """
-    if gap < size.most:
+    if gap < size.max_value:
         return 0.0
     set_again = -math.expm1(size.hashes * math.log1p(-1 / size.cells)) if size.cells > 1 else 1.0
     changes = set_again + (1 - set_again) * size.decrements / size.cells
-    happened = special.betainc(size.most, gap - size.most + 1, min(changes, 1.0))
+    happened = special.betainc(size.max_value, gap - size.max_value + 1, min(changes, 1.0))
     return float(zeros_limit(size) * happened)
 
 
@@ -129,11 +128,13 @@ def faded_printed(size: StableSize, gap: int, set_again: float) -> float:
     >>> abs(faded_printed(f, 500, 4 / 1000) - faded(f, 500)) < 0.001
     True
     """
-    since = np.arange(size.most, gap)
+    since = np.arange(size.max_value, gap)
     share = size.decrements / size.cells
-    lost = special.betainc(size.most, since - size.most + 1, share)
+    lost = special.betainc(size.max_value, since - size.max_value + 1, share)
     never = (
-        special.betainc(size.most, max(gap - size.most + 1, 1), share) if gap >= size.most else 0
+        special.betainc(size.max_value, max(gap - size.max_value + 1, 1), share)
+        if gap >= size.max_value
+        else 0
     )
     return float(
         (lost * set_again * (1 - set_again) ** since).sum() + never * (1 - set_again) ** gap
@@ -150,24 +151,24 @@ def false_negatives(size: StableSize, gap: float) -> float:
     return 1 - (1 - faded(size, gap)) ** size.hashes
 
 
-def decrements(hashes: int, most: int, rate: float) -> float:
+def decrements(hashes: int, max_value: int, rate: float) -> float:
     """Return P for a long-run rate, from Eq. 6; Eq. 19 as printed lacks a factor.
 
     >>> round(decrements(6, 1, 0.0016), 2), round(decrements_printed(6, 1, 0.0016), 2)
     (11.54, 17.54)
     """
-    falls = (1 - rate ** (1 / hashes)) ** (1 / most)
+    falls = (1 - rate ** (1 / hashes)) ** (1 / max_value)
     return float(hashes * falls / (1 - falls))
 
 
-def decrements_printed(hashes: int, most: int, rate: float) -> float:
+def decrements_printed(hashes: int, max_value: int, rate: float) -> float:
     """Eq. 19 as printed."""
-    return float(hashes / (1 - (1 - rate ** (1 / hashes)) ** (1 / most)))
+    return float(hashes / (1 - (1 - rate ** (1 / hashes)) ** (1 / max_value)))
 
 
-def whole_decrements(hashes: int, most: int, rate: float) -> int:
+def rounded_decrements(hashes: int, max_value: int, rate: float) -> int:
     """Return P as a whole number, rounded up to keep the rate."""
-    return max(1, math.ceil(decrements(hashes, most, rate) - 1e-9))
+    return max(1, math.ceil(decrements(hashes, max_value, rate) - 1e-9))
 
 
 def size(bits: int, fpr: float, gap: int) -> StableSize:
@@ -175,7 +176,7 @@ def size(bits: int, fpr: float, gap: int) -> StableSize:
 
     >>> found = size(2**16, 0.01, 2000)
     >>> found, round(false_negatives(found, 2000), 2)
-    (StableSize(cells=65536, most=1, hashes=3, decrements=11), 0.62)
+    (StableSize(cells=65536, max_value=1, hashes=3, decrements=11), 0.62)
     """
     best = min(_candidates(bits, fpr), key=lambda size: false_negatives(size, gap), default=None)
     if best is None:
@@ -184,15 +185,16 @@ def size(bits: int, fpr: float, gap: int) -> StableSize:
 
 
 def _independent(size: StableSize) -> bool:
+    """Whether there are enough cells to treat the updates of a cell as independent."""
     return MIN_CELLS * (size.decrements + size.hashes) <= size.cells
 
 
 def _candidates(bits: int, fpr: float) -> list[StableSize]:
     found = []
-    for most in MAX_VALUES:
-        cells = bits // counter_bits(most)
+    for max_value in MAX_VALUES:
+        cells = bits // counter_bits(max_value)
         for hashes in range(1, MAX_HASHES + 1):
-            size = StableSize(cells, most, hashes, whole_decrements(hashes, most, fpr))
+            size = StableSize(cells, max_value, hashes, rounded_decrements(hashes, max_value, fpr))
             while _independent(size) and limit_rate(size) > fpr:  # because of 1/m, which P neglects
                 size = size._replace(decrements=size.decrements + 1)
             if _independent(size):
@@ -224,91 +226,3 @@ def size_for(fnr: float, fpr: float, gap: int) -> StableSize:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return size(high, fpr, gap)
-
-
-# Totals over the groups of a stable learned filter.
-
-
-def single_rate(trusted: float, size: StableSize) -> float:
-    """Return the rate of a single stable learned filter (Eq. 7).
-
-    ``trusted`` is F_p, the fraction of absent keys that the classifier accepts.
-
-    >>> round(single_rate(0.01, StableSize(10_000, 1, 6, 12)), 4)
-    0.0114
-    """
-    return trusted + (1 - trusted) * limit_rate(size)
-
-
-def equal_cells(size: StableSize, insertions: int, escaping: float) -> float:
-    """Return the cells with equal convergence if a fraction ``escaping`` (F_n) is inserted (Eq. 8).
-
-    Of the two solutions, this is the one in which the filter is near its limit.
-
-    >>> round(equal_cells(StableSize(10**6, 1, 6, 12), 10**8, 0.5) / 10**6, 2)
-    0.5
-    """
-    from scipy.optimize import brentq  # slow to import, and rarely needed
-
-    def log_step(cells: float, insertions: float) -> float:
-        return math.log(size.hashes / cells) + insertions * math.log1p(-size.hashes / cells)
-
-    wanted = log_step(size.cells, insertions)
-    # The step is largest at K·n cells; below, it grows with the cells.
-    high = min(size.cells, size.hashes * insertions * escaping)
-    return float(
-        brentq(lambda cells: log_step(cells, insertions * escaping) - wanted, size.hashes + 1, high)
-    )
-
-
-def shares(scores: Any, boundaries: Any) -> npt.NDArray[np.float64]:
-    """Return the fraction of scores in each group (τ_{j−1}, τ_j] (Eq. 9, 17).
-
-    >>> shares([0.1, 0.2, 0.5, 0.9], [0.2, 0.5])
-    array([0.5 , 0.25, 0.25])
-    """
-    groups = np.searchsorted(np.asarray(boundaries, dtype=float), np.asarray(scores), side="left")
-    return np.bincount(groups, minlength=len(boundaries) + 1) / max(len(groups), 1)
-
-
-def expected_rate(p: Any, rates: Any) -> float:
-    """Return Σ p_j·α_j (Eq. 10), the rate over all groups.
-
-    >>> round(expected_rate([0.5, 0.5], [0.01, 0.03]), 3)
-    0.02
-    """
-    return float(np.dot(p, rates))
-
-
-def rate_bound(rates: Any) -> float:
-    """Return the mean of α_j, a bound of `expected_rate` if p falls and α rises (Eq. 11, 12).
-
-    >>> rate_bound([0.25, 0.75])
-    0.5
-    """
-    return float(np.mean(rates))
-
-
-def slowest(q: Any, sizes: list[StableSize]) -> float:
-    """Return the exponent C of the convergence exp(−C·n): min_j q_j·K_j/m_j (Eq. 13, theorem 2).
-
-    The paper has it the wrong way round: a group with more cells converges later, not earlier.
-
-    >>> slowest([0.5, 0.5], [StableSize(1000, 1, 5, 9), StableSize(2000, 1, 5, 9)])
-    0.00125
-    """
-    return float(
-        min(share * size.hashes / size.cells for share, size in zip(q, sizes, strict=True))
-    )
-
-
-def expected_false_negatives(q: Any, sizes: list[StableSize], gap: float) -> float:
-    """Return Σ q_j·FN_j (Eq. 16), where group j gets only q_j·δ of the δ insertions.
-
-    >>> one = StableSize(2000, 1, 4, 9)
-    >>> two = expected_false_negatives([0.5, 0.5], [StableSize(1000, 1, 4, 9)] * 2, 500)
-    >>> abs(two - false_negatives(one, 500)) < 0.01
-    True
-    """
-    pairs = zip(q, sizes, strict=True)
-    return float(sum(share * false_negatives(size, share * gap) for share, size in pairs))

@@ -94,18 +94,18 @@ def size(
     try:
         found = quotient.size(keys, bits_per_key=max(bits_per_key - selectors_per_key, 1e-9))
     except ValueError:
-        least = selectors_per_key + (quotient.METADATA_BITS + 1) / quotient.LOAD
+        needed = selectors_per_key + (quotient.METADATA_BITS + 1) / quotient.LOAD
         raise ValueError(
-            f"bits_per_key must be at least {least:.2f} for a filter of {keys} keys with "
+            f"bits_per_key must be at least {needed:.2f} for a filter of {keys} keys with "
             f"{selectors!r} selectors, not {bits_per_key}"
         ) from None
     return TelescopingSize(selectors, *found)
 
 
 def selector_bound(
-    queries: float, fpr: float, most: int = 16, *, keys: int | None = None
+    queries: float, fpr: float, max_selector: int = 16, *, keys: int | None = None
 ) -> npt.NDArray[np.float64]:
-    """Bound the share of elements with selector 0, and with selector k or more, up to ``most``.
+    """Bound the share of elements with selector 0, and with selector k or more.
 
     The bound holds for any order and repetition of the queries, as long as they do not depend on
     the hashes. An element has selector k or more only if each of its first k remainders matches one
@@ -136,13 +136,13 @@ def selector_bound(
         ways -= special.gammaln(total - met + 1)
         logs = ways - met * math.log(keys) + special.xlog1py(total - met, -1 / keys)
     hit = -np.expm1(met * math.log1p(-fpr))
-    bounds = np.exp(logs) @ hit[:, None] ** np.arange(most + 1)
+    bounds = np.exp(logs) @ hit[:, None] ** np.arange(max_selector + 1)
     bounds[0] -= bounds[1]  # exact: all other elements moved
     return np.asarray(np.minimum(bounds, 1.0))
 
 
 def selector_bound_printed(
-    queries: float, fpr: float, most: int = 16, *, keys: int | None = None
+    queries: float, fpr: float, max_selector: int = 16, *, keys: int | None = None
 ) -> npt.NDArray[np.float64]:
     """Lemma 2 for ``keys`` (n), or Corollary 3, its limit for many keys, as printed.
 
@@ -157,23 +157,23 @@ def selector_bound_printed(
     """
     if not 0 < queries < 1 / fpr - 1:
         raise ValueError(f"queries must be between 0 and {1 / fpr - 1:.6g}, not {queries}")
-    k = np.arange(1, most + 1)
+    k = np.arange(1, max_selector + 1)
     # C(cn, k)/n^k, or c^k/k! in the limit: a product of one factor per step.
     if keys is None:
         none, last, factors = math.exp(-queries * fpr), 1.0, queries / k
     else:
         none, last = (1 - fpr / keys) ** (queries * keys), 1 - fpr
         factors = np.maximum(queries - (k - 1) / keys, 0) / k
-    bounds = np.empty(most + 1)
+    bounds = np.empty(max_selector + 1)
     bounds[0] = none
     bounds[1:] = last * fpr**k * np.cumsum(np.cumprod(factors))
     return np.minimum(bounds, 1.0)
 
 
 def selector_share(
-    queries: float, fpr: float, most: int = 16, *, load: float = quotient.LOAD
+    queries: float, fpr: float, max_selector: int = 16, *, load: float = quotient.LOAD
 ) -> npt.NDArray[np.float64]:
-    """Predict the fraction of elements with selector 0, 1, … ``most``, if queries are repeated.
+    """Predict the fraction of elements with each selector, if queries are repeated.
 
     An element stays where it is with probability 1 − s = e^(−load·c·ε). Wherever it moves, all
     queries of its quotient meet it again, so it moves again with the same probability s: the
@@ -184,7 +184,7 @@ def selector_share(
     array([0.928, 0.066, 0.005])
     """
     moved = -math.expm1(-load * queries * fpr)
-    return np.float64(1 - moved) * np.power(np.float64(moved), np.arange(most + 1))
+    return np.float64(1 - moved) * np.power(np.float64(moved), np.arange(max_selector + 1))
 
 
 def selector_entropy(queries: float, fpr: float, *, load: float = quotient.LOAD) -> float:
@@ -198,13 +198,13 @@ def selector_entropy(queries: float, fpr: float, *, load: float = quotient.LOAD)
     return bits / (1 - moved)
 
 
-def whole_bytes(queries: float, fpr: float) -> float:
+def rounding_bits(queries: float, fpr: float) -> float:
     """Predict the bits per element that growing selectors take beyond their entropy.
 
     The code of a block of 64 slots has whole bytes, on average half a byte more than its bits, and
     takes none while no element has moved.
 
-    >>> round(whole_bytes(20, 2**-8), 3)
+    >>> round(rounding_bits(20, 2**-8), 3)
     0.062
     """
     return 4 / _BLOCK * -math.expm1(-_BLOCK * queries * fpr)

@@ -85,10 +85,10 @@ def _for_rate(window: int, fpr: float) -> list[WindowedSize]:
         raise ValueError(f"fpr must be at least about 1e-9 for a windowed filter, not {fpr}")
     best = sorted(found, key=lambda size: size.bits)[:64]
     # The loads are interpolated, so the last word is determined by the exact rate.
-    return [_settled(size, fpr) for size in best]
+    return [_fewest_words(size, fpr) for size in best]
 
 
-def _settled(size: WindowedSize, fpr: float) -> WindowedSize:
+def _fewest_words(size: WindowedSize, fpr: float) -> WindowedSize:
     """Find the fewest words per slice with at most this rate, a few dozen candidates at a time."""
     low, high = 0, size.slice_bits // _WORD  # too few, and enough
     while size._replace(slice_bits=high * _WORD).rate() > fpr:
@@ -112,18 +112,18 @@ def _for_bits(window: int, bits: int) -> list[WindowedSize]:
                 found.append(WindowedSize(hashes, ages, words * _WORD, math.ceil(window / ages)))
     if not found:  # fewer bits than two words: the smallest filter
         return [WindowedSize(1, 1, _WORD, window)]
-    return _most_promising(found)
+    return _best_ages(found)
 
 
-def _most_promising(sizes: list[WindowedSize]) -> list[WindowedSize]:
-    """Keep for each k the l with the lowest rate."""
+def _best_ages(sizes: list[WindowedSize]) -> list[WindowedSize]:
+    """Keep, for each number of hashes (k), the ages (l) with the lowest rate."""
     best = []
     for hashes in {size.hashes for size in sizes}:
-        these = [size for size in sizes if size.hashes == hashes]
-        loads = np.array([size.generation / size.slice_bits for size in these])
-        rates = _rates(hashes, max(size.ages for size in these), loads)
-        own = rates[[size.ages - 1 for size in these], range(len(these))]
-        best.append(these[int(own.argmin())])
+        same = [size for size in sizes if size.hashes == hashes]
+        loads = np.array([size.generation / size.slice_bits for size in same])
+        rates = _rates(hashes, max(size.ages for size in same), loads)
+        own = rates[[size.ages - 1 for size in same], range(len(same))]
+        best.append(same[int(own.argmin())])
     return best
 
 
@@ -139,16 +139,16 @@ def _loads(hashes: int, fpr: float) -> tuple[float, ...]:
 
 def _rates(hashes: int, max_ages: int, loads: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return the rate for l = 1 to ``max_ages`` (rows) and each load."""
-    runs = np.zeros((hashes, len(loads)))  # P(the last i slices had the bits)
+    runs = np.zeros((hashes, len(loads)))  # P(the last i slices had the bit)
     runs[0] = 1
     found = np.zeros(len(loads))
     rows = []
     for age in range(hashes + max_ages):
-        yes = -np.expm1(-min(age + 1, hashes) * loads)
-        still = runs.sum(axis=0)
-        found = found + runs[-1] * yes
-        runs[1:] = runs[:-1] * yes
-        runs[0] = still * (1 - yes)
+        has_bit = -np.expm1(-min(age + 1, hashes) * loads)
+        total = runs.sum(axis=0)
+        found = found + runs[-1] * has_bit
+        runs[1:] = runs[:-1] * has_bit
+        runs[0] = total * (1 - has_bit)
         if age >= hashes:
             rows.append(found)
     return np.array(rows)

@@ -1,7 +1,6 @@
 """`tamis.spark`: build and use filters in Apache Spark.
 
 * `filters`: filters, in shards or merged
-* `sets`: collections, with a set per value of a column
 * `indexes`: skipping indexes, a file per task
 * `queries`: rows and joins reduced by a filter
 * `logs`: workloads from logs

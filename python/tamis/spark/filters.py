@@ -1,27 +1,33 @@
-"""Filters of a column, in shards or merged."""
+"""Filters of a column: in shards, merged, or one for each value of another column."""
 
 from __future__ import annotations
 
-import functools
+import itertools
+import os
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions
+from pyspark.sql.types import BinaryType
 
-from tamis import filters, planning
-from tamis._checks import MAX_KEYS, check_int
+from tamis import _native, filters, planning
+from tamis._checks import MAX_KEYS, check_int, parse_budget
 from tamis._types import FilePath
+from tamis.collection import Collection
+from tamis.collection.storage import full_filter
 from tamis.filters.contract import Filter
 from tamis.filters.ribbon import Ribbon
 from tamis.filters.sharded import MAX_SHARDS, Sharded, split
 from tamis.filters.stacked import Stacked
-from tamis.spark.key_columns import collected, key_column
-from tamis.spark.sets import build_sets
+from tamis.spark.key_columns import SecretKey, collected, key_column, quoted, secret, type_of
 from tamis.workload import Workload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 SHARDS = 32
 """The default number of shards."""
@@ -40,7 +46,7 @@ def build(
     workload: Workload | None = None,
     path: FilePath | None = None,
     seed: int = 0,
-    key: bytes | None = None,
+    key: SecretKey | None = None,
     **arguments: Any,
 ) -> Any:
     """Build a filter of the values of a column of text, bytes or integers. Nulls are skipped.
@@ -56,6 +62,9 @@ def build(
     With ``by``, the result is a `Collection` with a set for each value of that column, named by the
     value as text, and "null". Other arguments are passed to `Collection.build`: ``kind``,
     ``fpr``, ``budget``, ``utility`` and ``hybrid``.
+
+    ``key`` is a function that returns the secret key. It is called on the driver and in every task,
+    so that no pickled task contains the key.
 
     A task holds the hashes of one shard or set, 16 bytes per key, and the memory of its build.
     """
@@ -73,7 +82,7 @@ def build(
             f"workload must be None for a {filter.__name__} filter, only a Stacked one"
         )
     shards = SHARDS if shards is None else shards
-    shards = check_int("shards", shards, MAX_SHARDS, least=1)
+    shards = check_int("shards", shards, MAX_SHARDS, minimum=1)
     values = key_column(df, column)
     keys = df.where(values.isNotNull()).select(values.alias("key"))
     if capacity is not None and not issubclass(filter, Stacked):
@@ -94,32 +103,34 @@ def _sharded(
     filter: type[Filter],
     shards: int,
     seed: int,
-    key: bytes | None,
+    key: SecretKey | None,
     arguments: dict[str, Any],
 ) -> Any:
-    none = split([], shards, seed=seed, key=key)
+    none = split([], shards, seed=seed, key=secret(key))
     if not issubclass(filter, Stacked):  # a stack was checked when it was planned
         # An error in the arguments is raised here, not in a task.
-        filter.from_hashes(none[0], key=key, **arguments)
+        filter.from_hashes(none[0], key=secret(key), **arguments)
 
     def split_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for table in collected(batches):
-            parts = split(table.column(0), shards, seed=seed, key=key)
+            parts = split(table.column(0), shards, seed=seed, key=secret(key))
             rows = [pa.array(range(shards), pa.int32()), pa.array(parts, pa.binary())]
             yield pa.RecordBatch.from_arrays(rows, ["shard", "part"])
 
     def build_shard(table: pa.Table) -> pa.Table:
         parts = table["part"].to_pylist()
-        built = filter.from_hashes(*parts, key=key, **arguments)
+        built = filter.from_hashes(*parts, key=secret(key), **arguments)
         index = pa.array([table["shard"][0].as_py()], pa.int32())
         frame = pa.array([built.to_bytes()], pa.binary())
         return pa.Table.from_arrays([index, frame], ["shard", "part"])
 
     parts = keys.mapInArrow(split_keys, _PARTS)
     rows = parts.groupBy("shard").applyInArrow(build_shard, _PARTS).toLocalIterator()
-    built = {row.shard: filters.from_bytes(row.part, key=key) for row in rows}
+    built = {row.shard: filters.from_bytes(row.part, key=secret(key)) for row in rows}
     if not built:  # no row, so no part of any shard
-        built = {i: filter.from_hashes(part, key=key, **arguments) for i, part in enumerate(none)}
+        built = {
+            i: filter.from_hashes(part, key=secret(key), **arguments) for i, part in enumerate(none)
+        }
     return built[0] if shards == 1 else Sharded.join(built)
 
 
@@ -128,14 +139,17 @@ def _merged(
     filter: Any,
     capacity: int,
     seed: int,
-    key: bytes | None,
+    key: SecretKey | None,
     arguments: dict[str, Any],
 ) -> Any:
     if not filter.merges:
         raise ValueError(
             f"capacity must be None for a {filter.__name__} filter, which cannot be merged"
         )
-    make = functools.partial(filter, capacity, seed=seed, key=key, **arguments)
+
+    def make() -> Any:
+        return filter(capacity, seed=seed, key=secret(key), **arguments)
+
     make()  # an error in the arguments is raised here, not in a task
 
     def insert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -146,7 +160,7 @@ def _merged(
 
     merged = make()
     for row in keys.mapInArrow(insert, "part binary").toLocalIterator():
-        merged |= filters.from_bytes(row.part, key=key)
+        merged |= filters.from_bytes(row.part, key=secret(key))
     return merged
 
 
@@ -164,3 +178,107 @@ def _planned(
     elif arguments:
         raise ValueError(f"pass plan or {', '.join(arguments)}, not both")
     return {**build, "capacity": capacity}
+
+
+_TOGETHER = 1 << 24
+"""Keys from which a task returns a collection and begins another: a cell holds less than 2 GB."""
+
+
+def build_sets(
+    df: DataFrame,
+    column: str,
+    by: str,
+    path: FilePath | None,
+    seed: int,
+    key: SecretKey | None,
+    *,
+    kind: str = "auto",
+    fpr: float = 1e-4,
+    budget: int | str | None = None,
+    utility: Any = None,
+    hybrid: bool = False,
+) -> Collection:
+    """Build a collection with a set for each value of the column ``by``."""
+    if isinstance(type_of(df, by, argument="by"), BinaryType):
+        raise TypeError(f"by must be a column whose values name sets; {by!r} is binary: use hex(…)")
+    values = key_column(df, column)
+    if budget is not None:
+        parse_budget(budget)
+    options: dict[str, Any] = {"kind": kind, "fpr": fpr, "seed": seed}
+    # An error in the arguments is raised here, not in a task.
+    Collection.build({"": [0]}, **options, key=secret(key))
+    name = functions.coalesce(quoted(by).cast("string"), functions.lit("null"))
+    keys = df.where(values.isNotNull()).select(name.alias("name"), values.alias("key"))
+
+    def split_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in collected(batches):
+            order = pc.sort_indices(table["name"])
+            found = table["key"].take(order)
+            runs = pc.run_end_encode(table["name"].take(order).combine_chunks())
+            ends = runs.run_ends.to_pylist()
+            hashed = [
+                split(found.slice(start, end - start), 1, seed=seed, key=secret(key))[0]
+                for start, end in itertools.pairwise([0, *ends])
+            ]
+            columns = [runs.values, pa.array(hashed, pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, ["name", "part"])
+
+    def build_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = (  # one by one, since a batch may have many large parts
+            (name.as_py(), part.as_py())
+            for batch in batches
+            for name, part in zip(batch["name"], batch["part"], strict=True)
+        )
+        sets = (
+            (name, _native.Shard([part for _, part in same], secret(key)).keys)
+            for name, same in itertools.groupby(rows, lambda row: row[0])
+        )
+        for content in _bounded(sets, {**options, "key": secret(key)}):
+            yield pa.RecordBatch.from_arrays([pa.array([content], pa.binary())], ["part"])
+
+    parts = keys.mapInArrow(split_keys, "name string, part binary")
+    parts = parts.repartition("name").sortWithinPartitions("name")
+    found = parts.mapInArrow(build_parts, "part binary").toLocalIterator()
+    known = secret(key)
+    built = [_opened(row.part, known) for row in found] or [
+        Collection.build({}, **options, key=known)
+    ]
+    if utility is None:
+        return Collection.merge(*built, path=path, key=known, budget=budget, hybrid=hybrid)
+    # Only the merged collection has all names, by which utilities may be given.
+    merged = Collection.merge(*built, key=known, hybrid=hybrid)
+    merged.allocate(budget=budget, utility=utility)
+    if path is not None:
+        merged.save(path)
+    return merged
+
+
+def _bounded(
+    sets: Iterator[tuple[str, _native.Distinct]], options: dict[str, Any]
+) -> Iterator[bytes]:
+    """Build collections of a bounded number of keys, as bytes."""
+    waiting: list[tuple[str, _native.Full]] = []
+    keys = 0
+    for name, distinct in sets:
+        waiting.append((name, full_filter(distinct, options["kind"], options["fpr"])))
+        keys += len(distinct)
+        if keys >= _TOGETHER:
+            yield _content(Collection.build(waiting, **options))
+            waiting, keys = [], 0
+    if waiting:
+        yield _content(Collection.build(waiting, **options))
+
+
+def _content(collection: Collection) -> bytes:
+    with tempfile.TemporaryFile() as file:
+        collection.write(file.fileno())
+        file.seek(0)
+        return file.read()
+
+
+def _opened(content: bytes, key: bytes | None) -> Collection:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "part")
+        with open(path, "wb") as file:
+            file.write(content)
+        return Collection.open(path, allocate=False, key=key)

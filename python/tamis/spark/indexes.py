@@ -13,7 +13,7 @@ import pyarrow as pa
 from tamis._checks import parse_budget
 from tamis._types import FilePath
 from tamis.collection import Collection
-from tamis.parquet import SkippingIndex, build, merge
+from tamis.parquet import SkippingIndex, build
 from tamis.parquet.file_set import FileSet, Source, source_text
 from tamis.parquet.location import Location
 from tamis.parquet.row_groups import Options
@@ -71,7 +71,7 @@ def index(
             _opened(row.part, os.path.join(folder, str(i)), file_set)
             for i, row in enumerate(tasks.mapInArrow(build_parts, "part binary").toLocalIterator())
         ]
-        state = merge.merge_states(states, file_set, hybrid=hybrid)
+        state = build.merge_states(states, file_set, hybrid=hybrid)
         return SkippingIndex.created(state, location, memory=size)
 
 

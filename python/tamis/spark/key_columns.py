@@ -1,11 +1,12 @@
-"""Columns of keys in Spark."""
+"""Columns of keys in Spark, and where tasks get a secret key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType
 
@@ -61,3 +62,33 @@ def collected(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
             some, count = [], 0
     if count:
         yield pa.Table.from_batches(some)
+
+
+SecretKey = Callable[[], bytes]
+"""A function that returns the secret key, called on the driver and in every task."""
+
+
+def secret(key: SecretKey | None) -> bytes | None:
+    """Return the secret key, which is never part of a pickled task.
+
+    >>> secret(b"0123456789abcdef")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    TypeError: key must be a function that returns the key, not bytes: ...
+    """
+    if key is None:
+        return None
+    if not callable(key):
+        raise TypeError(
+            f"key must be a function that returns the key, not {type(key).__name__}: Spark pickles "
+            "tasks and writes them to disk and network; for example lambda: "
+            'bytes.fromhex(os.environ["FILTER_KEY"])'
+        )
+    value = key()
+    on_driver = TaskContext.get() is None
+    if on_driver and isinstance(value, bytes) and value in cloudpickle.dumps(key):
+        raise ValueError(
+            "key must be a function that reads the key where it is called, such as from the "
+            "environment: this one contains the key, and Spark pickles it with every task"
+        )
+    return value

@@ -31,7 +31,7 @@ def workload(
     including values that are not kept: by leaving one out and, if ``order_by`` is a column of times
     or numbers that grow with time, by splitting the log, as `tamis.Workload.from_queries` does.
     """
-    top = check_int("top", top, MAX_KEYS, least=1)
+    top = check_int("top", top, MAX_KEYS, minimum=1)
     columns = [key_column(df, column).alias("value")]
     if order_by is not None:
         columns.append(_times(df, order_by).alias("at"))

@@ -22,24 +22,25 @@ from pyspark.sql.types import (
 from tamis import filters
 from tamis.filters.contract import Filter
 from tamis.spark.filters import SHARDS, build
-from tamis.spark.key_columns import is_collated, key_column, quoted, type_of
+from tamis.spark.key_columns import SecretKey, is_collated, key_column, quoted, secret, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-def keep(df: DataFrame, column: str, filter: Any, *, key: bytes | None = None) -> DataFrame:
+def keep(df: DataFrame, column: str, filter: Any, *, key: SecretKey | None = None) -> DataFrame:
     """Return the rows whose key may be in the filter. Rows with a null key are dropped.
 
     Only the column of keys is passed to Python. ``filter`` is a filter, or the path of a saved one
     on storage that all workers can read; each worker maps the file, so its memory is shared by the
-    tasks of a machine. ``key`` is the secret key of a filter that has one.
+    tasks of a machine. ``key`` is a function that returns the secret key of a filter that has one;
+    it is called in every task, so that no pickled task contains the key.
     """
     keys = key_column(df, column)
     return df.where(_condition(df.sparkSession, filter, key)(keys))
 
 
-def register(spark: SparkSession, name: str, filter: Any, *, key: bytes | None = None) -> None:
+def register(spark: SparkSession, name: str, filter: Any, *, key: SecretKey | None = None) -> None:
     """Register a filter as an SQL function of one key, which returns whether it may be present.
 
     ``register(spark, "known_user", f)`` allows ``SELECT * FROM log WHERE known_user(user)``. A null
@@ -95,20 +96,20 @@ def _join_key(names: list[str]) -> Column:
     return functions.when(present, functions.xxhash64(*columns))
 
 
-def _condition(spark: SparkSession, filter: Any, key: bytes | None) -> Any:
+def _condition(spark: SparkSession, filter: Any, key: SecretKey | None) -> Any:
     """Return a Spark function that says which keys of a column may be in the filter."""
     if isinstance(filter, Filter):
         name = _ship(spark, filter, key)
         get: Any = SparkFiles.get
     elif isinstance(filter, str | bytes | os.PathLike):
         name, get = os.fsdecode(filter), str
-        filters.load(name, mmap=True, key=key)  # an error is raised here, not in a task
+        filters.load(name, mmap=True, key=secret(key))  # an error is raised here, not in a task
     else:
         kind = type(filter).__name__
         raise TypeError(f"filter must be a filter or the path of a saved one, not a {kind}")
 
     def contains(keys: pa.Array) -> pa.Array:
-        opened = _opened(get(name), key)
+        opened = _opened(get(name), secret(key))
         if not keys.null_count:
             return pa.array(opened.contains(keys))
         answers = pa.array(opened.contains(keys.drop_null()))
@@ -119,12 +120,12 @@ def _condition(spark: SparkSession, filter: Any, key: bytes | None) -> Any:
     return functions.arrow_udf(contains, "boolean")
 
 
-def _ship(spark: SparkSession, filter: Filter, key: bytes | None) -> str:
+def _ship(spark: SparkSession, filter: Filter, key: SecretKey | None) -> str:
     """Send a filter to all workers as a file; return its name there."""
     name = f"tamis-{secrets.token_hex(8)}"
     path = os.path.join(_shipped().name, name)
     filter.save(path)
-    filters.load(path, mmap=True, key=key)  # a wrong key is an error here, not in a task
+    filters.load(path, mmap=True, key=secret(key))  # a wrong key is an error here, not in a task
     spark.sparkContext.addFile(path)
     return name
 

@@ -203,6 +203,19 @@ def denies_no_key(case: FilterCase) -> None:
 
 
 @of_sets
+def holds_many_keys(case: FilterCase) -> None:
+    """A large set is held as well as a small one, and errs as expected."""
+    n, trials = 200_000, 200_000
+    keys = np.arange(n)
+    f = case.build(keys, fpr=0.01)
+    assert len(f) == n
+    assert f.contains(keys).all()
+    assert all(key in f for key in range(0, n, 997))
+    measured = f.contains(np.arange(n, n + trials)).mean()
+    assert within_noise(measured, rate_of_unknown(f), trials), (measured, rate_of_unknown(f))
+
+
+@of_sets
 def answers_alike_one_by_one(case: FilterCase) -> None:
     """A query for one key and a batch give the same answers."""
     f = case.build(range(1000), fpr=0.1)
@@ -335,6 +348,7 @@ CHECKS = (
     answers_alike_one_by_one,
     empty_set_says_no,
     errs_as_expected,
+    holds_many_keys,
     keeps_to_the_budget,
     small_sets_take_a_budget_too,
     build_removes_duplicates,

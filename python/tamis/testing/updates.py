@@ -88,6 +88,18 @@ def one_by_one_or_all_at_once(case: FilterCase) -> None:
     assert f.contains(keys).all()
 
 
+@of_sets
+def many_keys_are_added(case: FilterCase) -> None:
+    """A filter of a large capacity keeps every key that is added to it."""
+    if not case.inserts:
+        return
+    n = 200_000
+    f = case.make(n, fpr=0.01)
+    for start in range(0, n, 20_000):
+        f.update(np.arange(start, start + 20_000))
+    assert f.contains(np.arange(n)).all()
+
+
 @of_tamis
 @of_sets
 def overrun_is_visible(case: FilterCase) -> None:
@@ -199,6 +211,57 @@ def gives_back_what_it_took(case: FilterCase) -> None:
 
 
 @of_sets
+def keys_are_added_again(case: FilterCase) -> None:
+    """Adding a key again denies nothing, and does not raise the rate beyond the expected one."""
+    if not case.inserts:
+        return
+    f = case.make(6000, fpr=2**-8)
+    f.update(range(2000))
+    f.update(range(500))
+    for key in range(500, 1000):
+        f.add(key)
+    assert f.contains(range(2000)).all()
+    assert all(key in f for key in range(2000))
+    measured = f.contains(np.arange(10_000, 210_000)).mean()
+    assert within_noise(measured, rate_of_unknown(f), 200_000)
+
+
+@of_sets
+def a_key_is_removed_as_often_as_it_was_added(case: FilterCase) -> None:
+    """A key that was added twice is accepted until it was removed twice."""
+    if not case.deletes:
+        return
+    f = case.make(3000, fpr=2**-10)
+    f.update(range(1000))
+    f.update(range(500))
+    for key in range(500):
+        f.remove(key)
+    assert f.contains(range(1000)).all()
+    for key in range(500):
+        f.remove(key)
+    assert f.contains(range(500, 1000)).all()
+    assert f.contains(range(500)).mean() < 0.01 + 2 * rate_of_unknown(f)
+    assert len(f) == 500
+
+
+@of_sets
+def an_absent_key_is_not_removed(case: FilterCase) -> None:
+    """Removing a key that the filter rejects raises KeyError and changes nothing."""
+    if not case.deletes:
+        return
+    f = case.make(1000, fpr=2**-8)
+    f.update(range(900))
+    before = content(f)
+    absent = [key for key in range(10_000, 12_000) if key not in f]
+    for key in absent:
+        with raises(KeyError):
+            f.remove(key)
+    assert len(f) == 900
+    assert f.contains(range(900)).all()
+    assert content(f) == before
+
+
+@of_sets
 def answers_while_one_adds(case: FilterCase) -> None:
     """Readers miss no key that was added before they asked."""
     if not case.inserts:
@@ -305,11 +368,15 @@ CHECKS = (
     insertion_is_all_or_nothing,
     a_long_batch_is_all_or_nothing,
     one_by_one_or_all_at_once,
+    many_keys_are_added,
     overrun_is_visible,
     warns_above_its_capacity,
     overrun_is_visible_at_any_rate,
     merges_what_it_says,
     gives_back_what_it_took,
+    keys_are_added_again,
+    a_key_is_removed_as_often_as_it_was_added,
+    an_absent_key_is_not_removed,
     answers_while_one_adds,
     is_saved_while_one_adds,
     is_merged_while_others_add,

@@ -9,7 +9,7 @@ import numpy as np
 
 from tamis._checks import MALFORMED, check_path, check_share
 from tamis._columns import pyarrow
-from tamis._files import open_regular, save_whole
+from tamis._files import open_regular, save_atomically
 from tamis.errors import FormatError
 from tamis.planning.stacked.frequencies import Steps, Zipf
 from tamis.workload.counts import check_weights
@@ -50,7 +50,7 @@ def save(workload: Workload, path: FilePath) -> None:
         with open(descriptor, "wb", closefd=False) as file:
             parquet.write_table(table, file)
 
-    save_whole(path, write)
+    save_atomically(path, write)
 
 
 def load(cls: type[_W], path: FilePath) -> _W:

@@ -17,6 +17,7 @@ from tamis._checks import (
     check_parts,
     check_share,
     check_workload,
+    warn_if_kinds_differ,
 )
 from tamis._columns import as_list, show_key
 from tamis._format import facts_html, format_rate
@@ -94,6 +95,8 @@ class Workload:
         The values share the remaining 1 − ℓ in proportion to their smoothed counts
         (`tamis.workload.unseen`).
         """
+        if keys is not None:
+            warn_if_kinds_differ(keys, queries, "queries")
         batch = None if costs is None else [costs]
         return cls.from_batches([queries], keys=keys, costs=batch, max_distinct=MAX_KEYS)
 
@@ -201,7 +204,9 @@ class Workload:
         >>> round(w.psi(1_000_000), 4), round(w.unseen, 4)
         (0.7576, 0.0365)
         """
-        exponent = check_number("exponent", exponent, "a number from 0 to 16", least=0, most=16)
+        exponent = check_number(
+            "exponent", exponent, "a number from 0 to 16", minimum=0, maximum=16
+        )
         universe = check_int("universe", universe, MAX_KEYS)
         if universe == 0:
             raise ValueError(f"universe must be from 1 to {MAX_KEYS}, not 0")
@@ -357,6 +362,11 @@ class Workload:
                 "this workload has no values; pass the negatives themselves, most frequent first"
             )
         return self._values[:n]  # type: ignore[no-any-return]
+
+    def warn_if_unlike(self, keys: Any) -> None:
+        """Warn if the values of the workload are of another kind than these keys."""
+        if self._values is not None:
+            warn_if_kinds_differ(keys, self._values[:1], "values of the workload", stacklevel=4)
 
     def quantiles(self, shares: Sequence[float]) -> list[int | None]:
         """Return how many negatives get each fraction of the queries; `None` if all get less.

@@ -5,6 +5,6 @@
 * `prices`: the exact optimum, by a search for one price per bit
 * `baselines`: the methods of Mersy, Wang, Sintos, Krishnan 2024, for comparison
 * `reads`: the optimum if the rest of each filter is in a file
-* `sliced`: bit-sliced filters; `kind_costs`: whether they are better
+* `sliced`: bit-sliced filters, and when they are better
 * `run_budgets`: one budget for the runs of an LSM-tree
 """

@@ -30,7 +30,7 @@ from tamis.planning.collection.curves import (
 )
 from tamis.planning.collection.prices import best_kinds, fewest_bits, optimal
 
-Kind = Literal["segmented", "ribbon", "truncated"]
+PrefixKind = Literal["segmented", "ribbon", "truncated"]
 Method = Literal[
     "optimal",
     "relaxation",
@@ -42,7 +42,7 @@ Method = Literal[
     "greedy",
 ]
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+PREFIX_KINDS: tuple[PrefixKind, ...] = get_args(PrefixKind)
 """The kinds of filters that can be cut to a prefix, in the order of their numbers in a plan."""
 
 _METHODS: dict[Method, Callable[[Mixed, Floats, int], Ints]] = {
@@ -93,7 +93,7 @@ def plan_collection(
     *,
     budget: int | None = None,
     target: float | None = None,
-    kind: Kind | Literal["auto"] = "auto",
+    kind: PrefixKind | Literal["auto"] = "auto",
     method: Method = "optimal",
     fpr: float = 1e-4,
     bits: npt.ArrayLike | None = None,
@@ -117,8 +117,8 @@ def plan_collection(
     weights = utilities(utility, len(counts))
     if (budget is None) == (target is None):
         raise ValueError("pass exactly one of budget or target")
-    one_of("kind", kind, ("auto", *KINDS))
-    fpr = check_number("fpr", fpr, "a rate from 2**-32 to below 1", least=2.0**-32, below=1)
+    one_of("kind", kind, ("auto", *PREFIX_KINDS))
+    fpr = check_number("fpr", fpr, "a rate from 2**-32 to below 1", minimum=2.0**-32, below=1)
     if (bits is None) != (hashes is None) or (bits is not None and kind in ("auto", "ribbon")):
         raise ValueError(
             "bits and hashes must be passed together, with kind 'segmented' or 'truncated'"
@@ -126,15 +126,15 @@ def plan_collection(
     if kind == "auto":
         which, mixed = best_curves(counts, weights, fpr, budget, target)
     else:
-        which = np.full(len(counts), KINDS.index(kind), np.uint8)
-        mixed = Mixed.of(which, [full(counts, kind, fpr, bits, hashes)] * len(KINDS))
+        which = np.full(len(counts), PREFIX_KINDS.index(kind), np.uint8)
+        mixed = Mixed.of(which, [full(counts, kind, fpr, bits, hashes)] * len(PREFIX_KINDS))
     if budget is not None:
         budget = check_int("budget", budget, 8 * MAX_BYTES - 1)
         kept = allocate(method, mixed, weights, budget)
     else:
         if method != "optimal":
             raise ValueError(f"method must be 'optimal' with a target, not {method!r}")
-        rate = check_number("target", target, "a rate above 0 and up to 1", above=0, most=1)
+        rate = check_number("target", target, "a rate above 0 and up to 1", above=0, maximum=1)
         kept = fewest_bits(mixed, weights, rate)
     return allocation(mixed, kept, weights, which, budget)
 
@@ -142,7 +142,7 @@ def plan_collection(
 def best_curves(
     keys: Ints, utility: Floats, fpr: float, budget: int | None, target: float | None = None
 ) -> tuple[npt.NDArray[np.uint8], Mixed]:
-    """Choose the best kind for each filter; return the index of each in `KINDS`, and the curves."""
+    """Choose the best kind for each filter: indices into `PREFIX_KINDS`, and the curves."""
     numbers, sizes = _distinct(keys)
     segmented, ribbons = _blooms(Segmented, numbers, fpr), _ribbons(numbers, fpr)
     which = best_kinds(segmented, ribbons, sizes, utility, budget, target)
@@ -183,7 +183,7 @@ def weighted_rate(utility: Floats, rates: Floats) -> float:
 
 def full(
     keys: Ints,
-    kind: Kind,
+    kind: PrefixKind,
     fpr: float = 1e-4,
     bits: npt.ArrayLike | None = None,
     hashes: npt.ArrayLike | None = None,
@@ -197,9 +197,14 @@ def full(
         return _blooms(_BLOOM[kind], numbers, fpr).take(which)
     sizes, probes = _counts("bits", bits), _counts("hashes", hashes)
     if not len(sizes) == len(probes) == len(keys):
-        raise ValueError("bits, hashes and keys must have the same length")
-    if ((keys > 0) & ((probes < 1) | (sizes < probes))).any():
-        raise ValueError("hashes must be from 1 to the number of bits of each filter")
+        raise ValueError(
+            f"bits, hashes and keys must have the same length, not {len(sizes)}, {len(probes)} and "
+            f"{len(keys)}"
+        )
+    wrong = np.flatnonzero((keys > 0) & ((probes < 1) | (sizes < probes)))
+    if len(wrong):
+        i = wrong[0]
+        raise ValueError(f"hashes[{i}] must be from 1 to bits[{i}], {sizes[i]}, not {probes[i]}")
     return _BLOOM[kind](sizes * (keys > 0), probes, keys)
 
 
@@ -210,7 +215,7 @@ def _ribbons(keys: Ints, fpr: float) -> Ribbon:
 
 
 def _blooms(kind: type[BloomCurve], keys: Ints, fpr: float) -> BloomCurve:
-    bits, hashes = bloom_size(keys, fpr)
+    bits, hashes = bloom_size(keys, fpr, kind)
     return _precompute(kind(bits * (keys > 0), hashes, keys))
 
 
@@ -224,20 +229,29 @@ def _distinct(numbers: Ints) -> tuple[Ints, npt.NDArray[np.intp]]:
     """Return the distinct numbers, and the index of each number among them."""
     if not len(numbers) or int(numbers.max()) > 4 * len(numbers):
         return np.unique(numbers, return_inverse=True)
-    there = np.zeros(int(numbers.max()) + 1, np.bool_)
-    there[numbers] = True
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
+    occurs = np.zeros(int(numbers.max()) + 1, np.bool_)
+    occurs[numbers] = True
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[numbers]
 
 
-def bloom_size(keys: Ints, fpr: float) -> tuple[Ints, Ints]:
+def bloom_size(
+    keys: Ints, fpr: float, kind: Callable[[Ints, Ints, Ints], Curve] = Segmented
+) -> tuple[Ints, Ints]:
     """Size Bloom filters by the textbook: n·log2(1/ε)/ln 2 bits and log2(1/ε) probes, rounded.
 
-    >>> bloom_size(np.array([1000]), 1e-4)
-    (array([19171]), array([13]))
+    Filters of few keys, which would miss the rate by more than 5 %, get more bits: the segments of
+    one key have two bits each, so that they are as selective as a hash.
+
+    >>> bloom_size(np.array([1, 2, 1000]), 1e-4)
+    (array([   28,    46, 19171]), array([14, 14, 13]))
     """
     bits = np.ceil(keys * (-math.log(fpr) / math.log(2) ** 2)).astype(np.int64)
     hashes = np.round(bits / np.maximum(keys, 1) * math.log(2)).astype(np.int64)
-    return bits, np.clip(hashes, 1, np.clip(bits, 1, 64))
+    hashes = np.clip(hashes, 1, np.clip(bits, 1, 64))
+    low = np.flatnonzero(keys)
+    while len(low := low[kind(bits[low], hashes[low], keys[low]).rate(bits[low]) > 1.05 * fpr]):
+        bits[low] += np.maximum(bits[low] // 100, 1)
+    return bits, hashes
 
 
 def _counts(name: str, values: npt.ArrayLike) -> Ints:

@@ -54,7 +54,7 @@ def proportional(mixed: Mixed, utility: Floats, budget: int) -> Ints:
 
 
 def top_utility(mixed: Mixed, utility: Floats, budget: int) -> Ints:
-    """Keep whole filters, the most queried first, and skip those that do not fit."""
+    """Keep full filters, the most queried first, and skip filters that do not fit."""
     bits, kept = mixed.bits, np.zeros(len(utility), np.int64)
     order, left = np.argsort(-utility, kind="stable"), budget
     while len(order):

@@ -21,7 +21,7 @@ def optimal(curve: Curve, utility: Floats, budget: int) -> Ints:
     """Return the bits to keep of each filter that minimize the weighted rate within a budget.
 
     Exact for Bloom filters, where single bits count. Whole columns of ribbons are taken by gain per
-    bit, then those that still fit; the remainder goes where a part of a column helps most.
+    bit, then the ones that still fit; the remainder goes where a part of a column helps most.
     """
     return optimal_price(curve, utility, budget)[0]
 
@@ -242,13 +242,14 @@ def _more_columns(curve: Ribbon, utility: Floats, kept: Ints, left: int) -> Ints
     return kept
 
 
-def _part_of_a_column(curve: Ribbon, utility: Floats, kept: Ints, whole: Floats, left: int) -> None:
-    """Add the rest of the budget to the filter that gains most: less than by a ``whole`` column.
+def _part_of_a_column(curve: Ribbon, utility: Floats, kept: Ints, gains: Floats, left: int) -> None:
+    """Add the rest of the budget, less than a column, to the filter that gains most.
 
-    Only rows that lie inside the part are checked, so it must be at least one row long.
+    ``gains`` has the gain of a full column for each filter. Only rows inside the part are checked,
+    so it must be at least one row long.
     """
     needed = np.where(kept == 0, curve.codes, 0) + curve.width
-    fitting = np.flatnonzero((needed <= left) & (whole > 0))
+    fitting = np.flatnonzero((needed <= left) & (gains > 0))
     if not len(fitting):
         return
 
@@ -256,8 +257,8 @@ def _part_of_a_column(curve: Ribbon, utility: Floats, kept: Ints, whole: Floats,
         some, now = curve.take(which), kept[which]
         return utility[which] * (some.rate(now) - some.rate(now + left))
 
-    first = fitting[[np.argmax(whole[fitting])]]
-    candidates = fitting[whole[fitting] >= gain(first)]
+    first = fitting[[np.argmax(gains[fitting])]]
+    candidates = fitting[gains[fitting] >= gain(first)]
     kept[candidates[np.argmax(gain(candidates))]] += left
 
 
@@ -280,16 +281,16 @@ def best_kinds(
     if not len(used):
         return which
     which[dominates(ribbon, segmented)[sizes]] = 1
-    unsure = used[which[used] == 0]
-    if not len(unsure):
+    undecided = used[which[used] == 0]
+    if not len(undecided):
         return which
     price = _common_price((segmented, ribbon), sizes, utility, budget, target)
-    weights, costs = utility[unsure], []
+    weights, costs = utility[undecided], []
     for curve in (segmented, ribbon):
-        some = curve.take(sizes[unsure])
-        kept = some.worth(price, np.log(weights))
-        costs.append(weights * some.rate(kept) + math.exp(price) * kept)
-    which[unsure] = np.argmin(costs, axis=0)
+        filters = curve.take(sizes[undecided])
+        kept = filters.worth(price, np.log(weights))
+        costs.append(weights * filters.rate(kept) + math.exp(price) * kept)
+    which[undecided] = np.argmin(costs, axis=0)
     return which
 
 

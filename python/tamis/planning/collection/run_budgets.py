@@ -3,7 +3,7 @@
 A lookup of an absent key queries every run, so the expected number of wasted reads is Σ uᵢ·εᵢ. The
 filter of a run of n keys is an exact stack (`planning.stacked.exact`): with a first layer of rate α
 and N known negatives it takes n·(log2(1/α) + 1) + α·N bits, and the rate is ε = (1 − ψ(N))·α/2. At
-a price λ of a bit, u·ε + λ·bits is least at
+a price λ of a bit, u·ε + λ·bits is minimal at
 
     α = n / (ln 2 · (N + u·(1 − ψ(N))/(2λ))),
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from tamis._checks import MAX_KEYS, check_int, check_rate, one_of, shown
 from tamis.planning import stable, windowed
 from tamis.planning.stable import StableSize
-from tamis.planning.stable_learned.search import optimal
+from tamis.planning.stable_learned.group_search import optimal
 
 Method = Literal["optimal", "paper"]
 Floats = npt.NDArray[np.float64]
@@ -97,7 +97,8 @@ class StablePlan:
         for j, group in enumerate(self.groups, start=1):
             size = group.size
             columns = (
-                f"{size.bits:8,} {size.cells:6,} {size.most:4} {size.hashes:2} {size.decrements:3}"
+                f"{size.bits:8,} {size.cells:6,} {size.max_value:4} {size.hashes:2} "
+                f"{size.decrements:3}"
                 if size
                 else f"       0  {'accepts' if group.answer else 'rejects'} all        "
             )
@@ -151,7 +152,7 @@ def plan_stable(
         filters: Sequence[StableSize | bool] = paper_sizes(p, q, bits=bits, fpr=fpr, gap=gap)
     else:
         filters = optimal(p, q, bits, fpr, gap)
-    return describe(
+    return plan_of(
         groups_of(p, q, filters, gap),
         bits=bits,
         fpr=fpr,
@@ -162,7 +163,7 @@ def plan_stable(
     )
 
 
-def describe(
+def plan_of(
     groups: tuple[Group, ...],
     *,
     bits: int,
@@ -197,6 +198,47 @@ def fnr_at(groups: Sequence[Group], gap: float) -> float:
     """Return Σ q_j·FN_j at a gap; each group gets its part of the insertions (Eq. 16)."""
     return float(
         sum(g.members * _false_negatives(g.size, g.answer, g.members * gap) for g in groups)
+    )
+
+
+def group_shares(scores: Any, boundaries: Any) -> npt.NDArray[np.float64]:
+    """Return the fraction of scores in each group (τ_{j−1}, τ_j] (Eq. 9, 17).
+
+    >>> group_shares([0.1, 0.2, 0.5, 0.9], [0.2, 0.5])
+    array([0.5 , 0.25, 0.25])
+    """
+    groups = np.searchsorted(np.asarray(boundaries, dtype=float), np.asarray(scores), side="left")
+    return np.bincount(groups, minlength=len(boundaries) + 1) / max(len(groups), 1)
+
+
+def expected_rate(p: Any, rates: Any) -> float:
+    """Return Σ p_j·α_j (Eq. 10), the rate over all groups.
+
+    >>> round(expected_rate([0.5, 0.5], [0.01, 0.03]), 3)
+    0.02
+    """
+    return float(np.dot(p, rates))
+
+
+def rate_bound(rates: Any) -> float:
+    """Return the mean of α_j, a bound of `expected_rate` if p falls and α rises (Eq. 11, 12).
+
+    >>> rate_bound([0.25, 0.75])
+    0.5
+    """
+    return float(np.mean(rates))
+
+
+def slowest(q: Any, sizes: list[StableSize]) -> float:
+    """Return the exponent C of the convergence exp(−C·n): min_j q_j·K_j/m_j (Eq. 13, theorem 2).
+
+    The paper has it the wrong way round: a group with more cells converges later, not earlier.
+
+    >>> slowest([0.5, 0.5], [StableSize(1000, 1, 5, 9), StableSize(2000, 1, 5, 9)])
+    0.00125
+    """
+    return float(
+        min(share * size.hashes / size.cells for share, size in zip(q, sizes, strict=True))
     )
 
 
@@ -247,7 +289,7 @@ def paper_cells(q: Any, bits: int, chosen: Sequence[tuple[int, int]]) -> list[in
     [11765, 3051, 1567]
     """
     weights = [k / share for (k, _), share in zip(chosen, q, strict=True)]
-    each = [stable.counter_bits(most) for _, most in chosen]
+    each = [stable.counter_bits(max_value) for _, max_value in chosen]
     total = sum(w * b for w, b in zip(weights, each, strict=True))
     return [int(w * bits / total) for w in weights]
 
@@ -258,15 +300,15 @@ def paper_sizes(
     """Return the filters of section 4: rates by Eq. 18, K and Max by enumeration, m_j by Eq. 20.
 
     P follows from Eq. 6, rounded up, since Eq. 19 lacks a factor. K and Max are chosen for a filter
-    of all bits and the whole gap. (Example 4 uses only Max = 1, and reads K = 6, 6, 5 off its
-    Figure 7: those have the lowest P by Eq. 19 as printed, but reject more keys.)
+    of all bits and the full gap. (Example 4 uses only Max = 1, and reads K = 6, 6, 5 off its
+    Figure 7: these have the lowest P by Eq. 19 as printed, but reject more keys.)
 
     >>> for size in paper_sizes([0.485, 0.390, 0.125], [0.090, 0.347, 0.563],
     ...                         bits=16_384, fpr=0.01, gap=100, max_values=[1]):
     ...     print(size)
-    StableSize(cells=11878, most=1, hashes=4, decrements=16)
-    StableSize(cells=3080, most=1, hashes=4, decrements=15)
-    StableSize(cells=1424, most=1, hashes=3, decrements=14)
+    StableSize(cells=11878, max_value=1, hashes=4, decrements=16)
+    StableSize(cells=3080, max_value=1, hashes=4, decrements=15)
+    StableSize(cells=1424, max_value=1, hashes=3, decrements=14)
     """
     p, q = np.maximum(p, 1e-9), np.maximum(q, 1e-9)
     found = _paper_choice(p, q, bits, fpr, gap, max_values)
@@ -295,17 +337,20 @@ def _paper_choice(
     for rate in rates:
         sizes = [
             StableSize(
-                bits // stable.counter_bits(most), most, k, stable.whole_decrements(k, most, rate)
+                bits // stable.counter_bits(max_value),
+                max_value,
+                k,
+                stable.rounded_decrements(k, max_value, rate),
             )
-            for most in max_values
+            for max_value in max_values
             for k in range(1, 11)
         ]
         best = min(sizes, key=lambda size: stable.false_negatives(size, gap))
-        chosen.append((best.hashes, best.most))
+        chosen.append((best.hashes, best.max_value))
     cells = paper_cells(q, bits, chosen)
     return [
-        StableSize(m, most, k, stable.whole_decrements(k, most, rate))
-        for m, (k, most), rate in zip(cells, chosen, rates, strict=True)
+        StableSize(m, max_value, k, stable.rounded_decrements(k, max_value, rate))
+        for m, (k, max_value), rate in zip(cells, chosen, rates, strict=True)
     ]
 
 

@@ -17,25 +17,27 @@ from scipy import special
 
 from tamis._checks import check_int, check_rate, one_of
 from tamis.planning import stable
+from tamis.planning.learned_bloom import Floats32, between
+from tamis.planning.stable_learned.group_search import optimal
 from tamis.planning.stable_learned.groups import (
     Method,
     StablePlan,
-    describe,
     floats,
     fnr_at,
+    group_shares,
     groups_of,
     paper_sizes,
+    plan_of,
 )
-from tamis.planning.stable_learned.search import optimal
 
 Floats = npt.NDArray[np.float64]
 
 _BINS = 64
 _USUAL_GROUPS = 4
-"""The most groups that are tried unless more are requested: each further one saves less."""
+"""Maximum number of groups to try, unless more are requested: each further one saves less."""
 
 _MAX_GROUPS = 6
-"""The most groups that are ever tried: further ones save nothing that held-out scores confirm."""
+"""Maximum number of groups at all: further ones save nothing that held-out scores confirm."""
 
 _CONFIDENCE = 0.95
 
@@ -75,7 +77,7 @@ def plan_scores(
     one_of("method", method, get_args(Method))
     fpr = check_rate("fpr", fpr)
     if groups is not None:
-        groups = check_int("groups", groups, 64, least=1)
+        groups = check_int("groups", groups, 64, minimum=1)
     bits, gap = check_int("bits", bits, 2**50, 1), check_int("gap", gap, 2**48)
     model_bits = check_int("model_bits", model_bits, 2**50)
     search = _Planner(members, others, bits, fpr, gap, model_bits)
@@ -91,8 +93,11 @@ class _Planner:
         self, members: Floats, others: Floats, bits: int, fpr: float, gap: int, model_bits: int
     ) -> None:
         self.members, self.others = members, others
+        self.values = np.unique(np.concatenate([members, others]).astype(np.float32))
+        self.last = len(self.values) - 1
         half = len(others) > 1
-        self.chosen, self.held = (others[::2], others[1::2]) if half else (others, others)
+        # Borders are chosen by one half, and rates estimated from the other.
+        self.tuning, self.held_out = (others[::2], others[1::2]) if half else (others, others)
         self.bits, self.fpr, self.gap, self.model_bits = bits, fpr, gap, model_bits
 
     def best(self, groups: int) -> StablePlan:
@@ -106,7 +111,7 @@ class _Planner:
         fewest = np.inf
         for count in range(2, min(groups, _MAX_GROUPS) + 1):
             try:
-                plan = self.optimal(_cuts(self.members, self.chosen, count))
+                plan = self.optimal(_cuts(self.members, self.tuning, count))
             except ValueError as error:
                 failed = error
                 continue
@@ -122,28 +127,28 @@ class _Planner:
 
     def optimal(self, borders: Floats) -> StablePlan:
         """Return the plan with the best filters between these borders."""
-        borders = np.asarray(borders, dtype=np.float32)
-        p, q = _smooth(self.held, borders), _smooth(self.members, borders)
-        filters = optimal(_high(self.held, borders, q / p), q, self.bits, self.fpr, self.gap)
-        return self._plan(p, q, filters, "optimal", borders)
+        cuts = self._between(borders)
+        p, q = _smooth(self.held_out, cuts), _smooth(self.members, cuts)
+        filters = optimal(_high(self.held_out, cuts, q / p), q, self.bits, self.fpr, self.gap)
+        return self._plan(p, q, filters, "optimal", cuts)
 
     def single(self) -> StablePlan:
-        """The best threshold of one stable filter below it and "yes" above (s-SLBF, Eq. 7)."""
-        top = np.sort(self.chosen)[::-1]
+        """The best threshold of one stable filter below it and "accept" above (s-SLBF, Eq. 7)."""
+        top = np.sort(self.tuning)[::-1]
         candidates = np.unique(np.concatenate([top[: int(self.fpr * len(top)) + 1], [1.0]]))
         some = np.linspace(0, len(candidates) - 1, min(len(candidates), 24)).astype(int)
         found = []
         for border in candidates[some]:
-            borders = np.array([border], dtype=np.float32)
-            p, q = _smooth(self.held, borders), _smooth(self.members, borders)
-            high = _high(self.held, borders, np.arange(2.0))
+            borders = self._between(np.array([border]))
+            p, q = _smooth(self.held_out, borders), _smooth(self.members, borders)
+            high = _high(self.held_out, borders, np.arange(2.0))
             if border >= 1:  # no score is above it
                 p = q = high = np.array([1.0, 0.0])
             if high[1] >= self.fpr:
                 continue
-            left = (self.fpr - high[1]) / high[0]
+            filter_fpr = (self.fpr - high[1]) / high[0]
             with suppress(ValueError):
-                size = stable.size(self.bits, left, max(1, round(q[0] * self.gap)))
+                size = stable.size(self.bits, filter_fpr, max(1, round(q[0] * self.gap)))
                 fnr = fnr_at(groups_of(p, q, [size, True], self.gap), self.gap)
                 found.append((fnr, p, q, size, borders))
         if not found:
@@ -162,17 +167,24 @@ class _Planner:
         given: dict[str, Any] = {"bits": self.bits, "gap": self.gap}
         if not single:
             return self._plan(p, q, paper_sizes(p, q, fpr=self.fpr, **given), "paper", borders)
-        left = (self.fpr - p[1]) / p[0]
-        if left <= 0:
+        filter_fpr = (self.fpr - p[1]) / p[0]
+        if filter_fpr <= 0:
             raise ValueError(
                 f"fpr is {self.fpr}, but {p[1]:.3g} of nonmember_scores are above 0.5, where "
                 "method='paper' trusts the model: use method='optimal' or more groups"
             )
-        [size] = paper_sizes([1.0], [1.0], fpr=left, **given)
+        [size] = paper_sizes([1.0], [1.0], fpr=filter_fpr, **given)
         return self._plan(p, q, [size, True], "paper", borders)
 
+    def _between(self, borders: Floats) -> Floats32:
+        """Move borders from scores to between them; every score keeps its group."""
+        below = np.asarray(borders, dtype=np.float32)
+        above = self.values[np.minimum(np.searchsorted(self.values, below, "right"), self.last)]
+        middle = between(below, above)
+        return np.where((middle < above) & (below < above), middle, below)
+
     def _plan(self, p: Floats, q: Floats, filters: Any, method: str, borders: Any) -> StablePlan:
-        return describe(
+        return plan_of(
             groups_of(p, q, filters, self.gap),
             bits=self.bits,
             fpr=self.fpr,
@@ -190,19 +202,20 @@ def _sample(name: str, scores: Any) -> Floats:
     if not ((array >= 0) & (array <= 1)).all():
         at = int(np.flatnonzero(~((array >= 0) & (array <= 1)))[0])
         raise ValueError(f"{name}[{at}] must be a score from 0 to 1, not {array[at]}")
-    return array
+    # Filters compare scores and borders in single precision; shares must be counted the same way.
+    return array.astype(np.float32).astype(np.float64)
 
 
-def monotone(member_scores: Any, nonmember_scores: Any, most: int = 10) -> int:
+def monotone(member_scores: Any, nonmember_scores: Any, max_groups: int = 10) -> int:
     """Find how many even groups keep p_j falling and q_j rising (section 5.3).
 
     >>> monotone([0.1, 0.6, 0.9, 0.95, 0.99], [0.01, 0.1, 0.2, 0.3, 0.8])
     2
     """
     best = 1
-    for count in range(2, most + 1):
+    for count in range(2, max_groups + 1):
         borders = np.arange(1, count) / count
-        p, q = stable.shares(nonmember_scores, borders), stable.shares(member_scores, borders)
+        p, q = group_shares(nonmember_scores, borders), group_shares(member_scores, borders)
         if (np.diff(p) > 0).any() or (np.diff(q) < 0).any():
             break
         best = count
@@ -211,7 +224,7 @@ def monotone(member_scores: Any, nonmember_scores: Any, most: int = 10) -> int:
 
 def _smooth(scores: Floats, borders: Any) -> Floats:
     """Return fractions with half a sample added to each group, since few samples prove little."""
-    counts = stable.shares(scores, borders) * len(scores) + 0.5
+    counts = group_shares(scores, borders) * len(scores) + 0.5
     return np.asarray(counts / counts.sum())
 
 
@@ -223,7 +236,7 @@ def _high(scores: Floats, borders: Any, order: Floats) -> Floats:
     the rate, whatever the rates are.
     """
     rising = np.argsort(order, kind="stable")
-    counts = np.round(stable.shares(scores, borders) * len(scores))[rising]
+    counts = np.round(group_shares(scores, borders) * len(scores))[rising]
     above = np.cumsum(counts[::-1])[::-1]
     tails = special.betaincinv(above + 1, np.maximum(len(scores) - above, 0.5), _CONFIDENCE)
     tails[0] = 1.0
@@ -233,7 +246,7 @@ def _high(scores: Floats, borders: Any, order: Floats) -> Floats:
 
 
 def _cuts(members: Floats, others: Floats, groups: int) -> Floats:
-    """Return the borders that keep most of Σ q_j·log(q_j/p_j), by dynamic programming."""
+    """Return the borders that maximize Σ q_j·log(q_j/p_j), by dynamic programming."""
     both = np.concatenate([members, others])
     fine = np.unique(np.quantile(both, np.linspace(0, 1, _BINS + 1)[1:-1]).astype(np.float32))
     p = np.concatenate([[0], np.cumsum(_smooth(others, fine))])

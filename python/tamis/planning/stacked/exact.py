@@ -1,6 +1,6 @@
 """One layer over the keys, and a one-bit function over the keys and the negatives that pass it.
 
-Keys map to 1, those negatives to 0, so that no stored negative is ever a false positive and any
+Keys map to 1, these negatives to 0, so that no stored negative is ever a false positive and any
 other one is with probability α/2. The bits per key are about log2(1/α) + 1 + α·|N_f|/|P|.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.ribbon import function_bits
-from tamis.planning.stacked import metrics
+from tamis.planning.stacked import predictions
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
-from tamis.planning.stacked.metrics import Array
+from tamis.planning.stacked.predictions import Array
 from tamis.planning.stacked.sweep import Search
 
 _POINTS = 1024
@@ -37,7 +37,7 @@ def search_for(kind: str) -> Search:
             if found is not None:
                 rates, lengths = np.append(rates, found.rate), np.append(lengths, found.length)
                 bits = np.append(bits, found.bits)
-        expected, checks = metrics.exact_rate(rates, psi), metrics.exact_checks(rates)
+        expected, checks = predictions.exact_rate(rates, psi), predictions.exact_checks(rates)
         allowed = goal.allowed(expected, rates / 2, psi, checks, bits)
         cost = goal.cost(expected, psi, checks, kind)
         scores = np.where(allowed, goal.objective(bits, cost), math.inf)
@@ -67,19 +67,21 @@ def _range(kind: str, goal: Goal) -> tuple[float, float]:
     """Return the lowest and the highest rate to try for a continuous kind."""
     if not KINDS[kind].continuous:
         return 0.0, 0.0
-    least = goal.fpr / 4 if goal.minimizes_bits else 2.0 ** -(goal.budget / goal.keys)
-    return max(least, FLOOR), _LARGEST
+    lowest = goal.fpr / 4 if goal.minimizes_bits else 2.0 ** -(goal.budget / goal.keys)
+    return max(lowest, FLOOR), _LARGEST
 
 
 @lru_cache(maxsize=8)
-def _first_layers(kind: str, keys: int, least: float, most: float) -> tuple[Array, Array, Array]:
+def _first_layers(
+    kind: str, keys: int, lowest: float, highest: float
+) -> tuple[Array, Array, Array]:
     """Return the rate, fingerprint length and bits of each candidate for the first layer.
 
-    For kinds with fractional lengths, length 0 comes first, as the lower end of those below 1.
+    For kinds with fractional lengths, length 0 comes first, as the lower end of lengths below 1.
     """
     lengths = KINDS[kind].lengths
     if lengths is None:
-        rates = np.geomspace(least, most, _POINTS)
+        rates = np.geomspace(lowest, highest, _POINTS)
         return rates, np.zeros(_POINTS), keys * KINDS[kind].bits_per_item(rates)
     tried = [0, *lengths] if KINDS[kind].fractional else lengths
     layers = [fingerprint_layer(kind, keys, length) for length in tried]

@@ -1,8 +1,8 @@
-"""Stacks whose fingerprint lengths need not be whole, such as stacks of ribbon layers.
+"""Stacks whose fingerprint lengths need not be integers, such as stacks of ribbon layers.
 
-`whole_lengths` finds whole lengths. Here the first layer is extended to the rest of the budget, or
-cut to the requested rate. Then the other layers and the number of negatives are varied by smaller
-and smaller steps as long as that is an improvement.
+`integer_lengths` finds integer lengths. Here the first layer is extended to the rest of the budget,
+or cut to the requested rate. Then the other layers and the number of negatives are varied by
+smaller and smaller steps as long as that is an improvement.
 
 Every query passes the first layer, and every layer behind it is smaller, so the first layer trades
 the most bits for the same change of the rate.
@@ -61,9 +61,9 @@ def with_best_first_layer(stack: Stack, goal: Goal) -> Stack | None:
             return None
         # For a few keys, a whole bit may take less memory than a fraction of it.
         both = [_measured(_with_first(stack, each), goal) for each in (length, math.ceil(length))]
-        return min((each for each in both if _kept(each, goal)), key=goal.score, default=None)
-    whole = math.floor(stack.lengths[0])
-    for low in range(min(whole + 1, KINDS[stack.kind].finest), max(whole - 2, -1), -1):
+        return min((each for each in both if _meets(each, goal)), key=goal.score, default=None)
+    integer = math.floor(stack.lengths[0])
+    for low in range(min(integer + 1, KINDS[stack.kind].finest), max(integer - 2, -1), -1):
         measured = _measured(_with_first(stack, low), goal)
         if measured.bits <= goal.budget:
             break
@@ -79,7 +79,7 @@ def with_best_first_layer(stack: Stack, goal: Goal) -> Stack | None:
                 best, measured = middle, tried
             else:
                 high = middle
-    kept = measured.lengths[0] >= KINDS[stack.kind].coarsest and _kept(measured, goal)
+    kept = measured.lengths[0] >= KINDS[stack.kind].coarsest and _meets(measured, goal)
     return measured if kept else None
 
 
@@ -104,13 +104,13 @@ def _measured(stack: Stack, goal: Goal) -> Stack:
     )
 
 
-def _kept(stack: Stack, goal: Goal) -> bool:
+def _meets(stack: Stack, goal: Goal) -> bool:
     expected, bound, checks = predicted(stack, layers_of(stack, goal))
     return bool(goal.allowed(expected, bound, stack.psi, checks, stack.bits))
 
 
 def _changes(stack: Stack, step: float, curve: Frequencies) -> Iterator[Stack]:
-    """Yield the stack with one other length behind the first, or another number of negatives."""
+    """Yield variants of the stack: another length of a later layer, or other negatives."""
     kind, rate = KINDS[stack.kind], _fractional(stack).rate
     for i in range(1, len(stack.lengths)):
         for length in (stack.lengths[i] + step, stack.lengths[i] - step):

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tamis.planning.kinds import layer_check
-from tamis.planning.stacked import metrics
-from tamis.planning.stacked.metrics import Checks
+from tamis.planning.stacked import predictions
+from tamis.planning.stacked.predictions import Checks
 
 FLOOR = 2.0**-64
 """Rates below this count as equal. No workload could show a difference; and if all queries are for
@@ -38,13 +38,13 @@ class Stack(NamedTuple):
     def expected_fpr(self) -> float:
         """EFPR, the rate under the workload."""
         if self.exact:
-            return float(metrics.exact_rate(self.rates[0], self.psi))
-        return float(metrics.expected_rate(self.rates, self.psi))
+            return float(predictions.exact_rate(self.rates[0], self.psi))
+        return float(predictions.expected_rate(self.rates, self.psi))
 
     @property
     def fpr_bound(self) -> float:
         """EFPB, the rate under any workload."""
-        return self.rates[0] / 2 if self.exact else float(metrics.infrequent_rate(self.rates))
+        return self.rates[0] / 2 if self.exact else float(predictions.infrequent_rate(self.rates))
 
 
 @dataclass(frozen=True)

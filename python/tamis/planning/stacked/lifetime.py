@@ -24,7 +24,7 @@ import numpy.typing as npt
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.frequencies import Frequencies, Steps
 from tamis.planning.stacked.goal import Goal, Stack
-from tamis.planning.stacked.metrics import Array
+from tamis.planning.stacked.predictions import Array
 
 POINTS = 128
 """Points of the distribution that a filter stores."""
@@ -215,13 +215,13 @@ def _lengths(goal: Goal, kind: str, known: Seen, observations: int, lifetime: in
         for two in lengths[:_MAX_OF_NEGATIVES]:
             more, second = fingerprint_layer(kind, items, two)
             keys = math.ceil(goal.keys * second)
-            most = goal.budget - bits - more
-            least = float(
+            max_bits = goal.budget - bits - more
+            max_rate = float(
                 _allowed_third(goal.fpr, first, second, known, observations, lifetime)
                 if goal.minimizes_bits
                 else 1.0
             )
-            three = _last(kind, keys, lengths, most, least, goal.minimizes_bits)
+            three = _last(kind, keys, lengths, max_bits, max_rate, goal.minimizes_bits)
             if three is None:
                 continue
             rest, third = fingerprint_layer(kind, keys, three)
@@ -236,15 +236,15 @@ def _lengths(goal: Goal, kind: str, known: Seen, observations: int, lifetime: in
 
 
 def _last(
-    kind: str, keys: int, lengths: range, most: float, least: float, smallest: bool
+    kind: str, keys: int, lengths: range, max_bits: float, max_rate: float, smallest: bool
 ) -> int | None:
     """Return the shortest fingerprints with at most this rate, or the longest that fit."""
     if smallest:
         at = bisect_left(
-            lengths, -least, key=lambda each: -fingerprint_layer(kind, keys, each).rate
+            lengths, -max_rate, key=lambda each: -fingerprint_layer(kind, keys, each).rate
         )
         return lengths[at] if at < len(lengths) else None
-    at = bisect_right(lengths, most, key=lambda each: fingerprint_layer(kind, keys, each).bits)
+    at = bisect_right(lengths, max_bits, key=lambda each: fingerprint_layer(kind, keys, each).bits)
     return lengths[at - 1] if at else None
 
 
@@ -262,7 +262,7 @@ def _allowed_third(
 
 
 def _stacked(first: Any, second: Any, third: Any, psi: float) -> Any:
-    """Return EFPR of three layers; `metrics.expected_rate` is for any number."""
+    """Return EFPR of three layers; `predictions.expected_rate` is for any number."""
     return first * (psi * third + (1 - psi) * (1 - second + second * third))
 
 

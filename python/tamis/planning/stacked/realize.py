@@ -12,9 +12,9 @@ from functools import lru_cache
 from tamis.planning.kinds import FUNCTION, KINDS, fingerprint_layer
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.ribbon import function_bits
-from tamis.planning.stacked import metrics
+from tamis.planning.stacked import predictions
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
-from tamis.planning.stacked.metrics import Checks
+from tamis.planning.stacked.predictions import Checks
 
 # The usual range of the scale, the number of halvings of the range, and the largest scale.
 _BRACKET = (0.98, 1.02)
@@ -84,9 +84,9 @@ def predicted(stack: Stack, layers: tuple[Layer, ...]) -> tuple[float, float, Ch
     rates = [layer.rate for layer in layers]
     if stack.exact:
         rate = rates[0]
-        return metrics.exact_rate(rate, stack.psi), rate / 2, metrics.exact_checks(rate)
-    expected = metrics.expected_rate(rates, stack.psi)
-    return expected, metrics.infrequent_rate(rates), metrics.checks(rates)
+        return predictions.exact_rate(rate, stack.psi), rate / 2, predictions.exact_checks(rate)
+    expected = predictions.expected_rate(rates, stack.psi)
+    return expected, predictions.infrequent_rate(rates), predictions.checks(rates)
 
 
 def _plan(stack: Stack, goal: Goal, layers: tuple[Layer, ...]) -> Plan:

@@ -1,14 +1,14 @@
 """How many negatives to store: a search over |N_f| that skips numbers that cannot be best.
 
 The negatives stored are always the most frequent ones, so a stack is a choice of n = |N_f| and of
-layers. Let E(n) be the least EFPR within the budget with n negatives, and n₁ < n. The best layers
+layers. Let E(n) be the minimum EFPR within the budget with n negatives, and n₁ < n. The best layers
 for n also fit the budget with n₁ negatives, and err there at most (1 − ψ(n₁))/(1 − ψ(n)) times as
 often: EFPR = ψ·F + (1 − ψ)·I with F ≤ I. Hence
 
     E(n) ≥ E(n₁) · (1 − ψ(n)) / (1 − ψ(n₁)),
 
 a bound for all n of an interval from its lower end alone. Theorem 1 of Deeds, Hentschel and Idreos
-2021 skips by such a bound from left to right; here the interval with the least bound is split
+2021 skips by such a bound from left to right; here the interval with the lowest bound is split
 next, until none can improve the best stack found by more than the tolerance.
 
 When the bits for a rate are minimized, the same argument bounds them: with n₁ negatives and a rate
@@ -50,7 +50,7 @@ def sweep(
     if curve.size == 0:
         return best
     psi: dict[int, float] = {}
-    least: dict[int, float] = {}  # a lower bound of the score of each number that was tried
+    lower_bound: dict[int, float] = {}  # of the score, for each number that was tried
 
     def attempt(n: int) -> None:
         nonlocal best
@@ -60,14 +60,14 @@ def sweep(
         cutoff = goal.score(best) if best else math.inf
         cutoff *= 1.0 if goal.minimizes_bits else _WORSE
         stack = search(goal, n, psi[n], cutoff)
-        least[n] = goal.score(stack) if stack else cutoff
+        lower_bound[n] = goal.score(stack) if stack else cutoff
         best = better(best, stack, goal)
 
     def bound(low: int, high: int) -> float:
         """Return a lower bound of the score for (low, high]; infinite if it is not better."""
         left = (1 - psi[high]) / (1 - psi[low]) if psi[low] < 1 else 1.0
         if not goal.minimizes_bits:
-            return max(least[low] * left, goal.min_cost)
+            return max(lower_bound[low] * left, goal.min_cost)
         if not left or goal.fpr / left >= 1:
             return 0.0
         relaxed = replace(goal, fpr=goal.fpr / left)

@@ -33,7 +33,7 @@ _SPLITS = np.linspace(0.04, 0.96, 24)
 class _Table(NamedTuple):
     """Filters by rising rate, and the fraction rejected with u bits per member (``denied``)."""
 
-    most: npt.NDArray[np.int64]
+    max_value: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.int64]
     decrements: npt.NDArray[np.int64]
     counter_bits: npt.NDArray[np.int64]
@@ -52,23 +52,23 @@ class _Table(NamedTuple):
 def _table(bits: int, fpr: float, gap: int) -> _Table:
     hashes_tried = range(1, stable.MAX_HASHES + 1)
     rows = np.array(list(itertools.product(stable.MAX_VALUES, hashes_tried, _DECREMENTS)))
-    most, hashes, decrements = rows.T
-    zeros = (decrements / (decrements + hashes)) ** most
+    max_value, hashes, decrements = rows.T
+    zeros = (decrements / (decrements + hashes)) ** max_value
     rate = (1 - zeros) ** hashes
     # Rates below a hundredth of the requested rate are of no use to any group.
     useful = (rate > fpr / 100) & (rate < 0.99)
-    most, hashes, decrements, zeros, rate = (
-        column[useful] for column in (most, hashes, decrements, zeros, rate)
+    max_value, hashes, decrements, zeros, rate = (
+        column[useful] for column in (max_value, hashes, decrements, zeros, rate)
     )
-    counter_bits = np.array([stable.counter_bits(int(value)) for value in range(8)])[most]
+    counter_bits = np.array([stable.counter_bits(int(value)) for value in range(8)])[max_value]
     u = bits / max(gap, 1) * _SPREAD
     events = (decrements + hashes) * counter_bits / u[:, None]
-    cell = zeros * special.gammainc(most, events)
+    cell = zeros * special.gammainc(max_value, events)
     denied = -np.expm1(hashes * np.log1p(-cell))
     fronts = [_front(rate, denied[at]) for at in range(0, len(u), 6)]
     kept = np.unique(np.concatenate(fronts))
     kept = kept[np.argsort(rate[kept], kind="stable")]
-    columns = (most[kept], hashes[kept], decrements[kept], counter_bits[kept], rate[kept])
+    columns = (max_value[kept], hashes[kept], decrements[kept], counter_bits[kept], rate[kept])
     return _Table(*columns, np.log(u), denied[:, kept])
 
 
@@ -80,7 +80,7 @@ def _front(x: Floats, y: Floats) -> npt.NDArray[np.int64]:
     return np.asarray(order[np.concatenate([[True], steps[1:] < lowest[:-1]])])
 
 
-_YES, _NO = -1, -2
+_ACCEPT_ALL, _REJECT_ALL = -1, -2
 
 
 def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[StableSize | bool]:
@@ -96,7 +96,7 @@ def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[Stabl
         rows, shares = _improved(p, q, bits, allowed, gap, table)
         found = [_filter(table, row, share * bits) for row, share in zip(rows, shares, strict=True)]
         rates = [float(f) if isinstance(f, bool) else stable.limit_rate(f) for f in found]
-        total = stable.expected_rate(p, rates)
+        total = float(np.dot(p, rates))
         if total <= fpr:
             return found
         allowed *= min(0.999, fpr / total)  # the table neglects 1/m
@@ -105,10 +105,10 @@ def optimal(p: Floats, q: Floats, bits: int, fpr: float, gap: int) -> list[Stabl
 
 def _filter(table: _Table, row: int, bits: float) -> StableSize | bool:
     if row < 0:
-        return row == _YES
+        return row == _ACCEPT_ALL
     cells = int(bits / table.counter_bits[row])
     return StableSize(
-        cells, int(table.most[row]), int(table.hashes[row]), int(table.decrements[row])
+        cells, int(table.max_value[row]), int(table.hashes[row]), int(table.decrements[row])
     )
 
 
@@ -139,7 +139,7 @@ class _Search:
     ) -> None:
         self.p, self.q, self.bits, self.fpr, self.gap = p, q, bits, fpr, max(gap, 1)
         self.table = table
-        self.least = stable.MIN_CELLS * (table.decrements + table.hashes) * table.counter_bits
+        self.min_bits = stable.MIN_CELLS * (table.decrements + table.hashes) * table.counter_bits
 
     def start(self, kept: npt.NDArray[np.bool_]) -> tuple[list[int], Floats]:
         """Return the plain stable filter: one row for the groups kept, bits by their members."""
@@ -148,13 +148,13 @@ class _Search:
         while True:
             shares = np.where(kept, self.q, 0) / self.q[kept].sum()
             smallest, allowed = shares[kept].min(), self.fpr / max(self.p[kept].sum(), 1e-12)
-            fits = (self.table.rate <= allowed) & (self.least <= smallest * self.bits)
+            fits = (self.table.rate <= allowed) & (self.min_bits <= smallest * self.bits)
             if fits.any():
                 break
-            least = self.least[self.table.rate <= allowed].min(initial=2**50)
+            fewest = self.min_bits[self.table.rate <= allowed].min(initial=2**50)
             message = message or (
-                f"bits must be at least {math.ceil(least / smallest)} for {kept.sum()} groups, the "
-                f"smallest with {smallest:.3g} of the members, at fpr={self.fpr:.3g}, not "
+                f"bits must be at least {math.ceil(fewest / smallest)} for {kept.sum()} groups, "
+                f"the smallest with {smallest:.3g} of the members, at fpr={self.fpr:.3g}, not "
                 f"{self.bits}; or use fewer groups"
             )
             if kept.sum() == 1:
@@ -165,7 +165,7 @@ class _Search:
                 raise ValueError(message)
         u = self.bits / (self.gap * self.q[kept].sum())
         row = int(np.where(fits, self.table.at(u), np.inf).argmin())
-        return [row if keep else _NO for keep in kept], shares
+        return [row if keep else _REJECT_ALL for keep in kept], shares
 
     def descend(self, rows: list[int], shares: Floats) -> tuple[list[int], Floats]:
         """Trade between all pairs until there is no improvement."""
@@ -182,9 +182,9 @@ class _Search:
     def outcome(self, group: int, row: int, share: float) -> tuple[float, float]:
         """Return the rate and the rejected members of a group with this row."""
         if row < 0:
-            return (self.p[group], 0.0) if row == _YES else (0.0, self.q[group])
+            return (self.p[group], 0.0) if row == _ACCEPT_ALL else (0.0, self.q[group])
         bits = share * self.bits
-        if self.least[row] > bits:
+        if self.min_bits[row] > bits:
             return 0.0, np.inf
         denied = self.table.at(bits / (self.q[group] * self.gap))[row]
         return float(self.p[group] * self.table.rate[row]), float(self.q[group] * denied)
@@ -236,8 +236,8 @@ class _Search:
         allowed = np.arange(len(rate_j)) <= left[best_i][:, None]
         best_j = np.where(allowed, denied_j, np.inf).argmin(axis=1)
         last = len(self.table.rate)
-        filters_j = np.where(alone, _NO, np.where(best_j == last, _YES, best_j))
-        return denied, np.where(best_i == last, _YES, best_i), filters_j
+        filters_j = np.where(alone, _REJECT_ALL, np.where(best_j == last, _ACCEPT_ALL, best_j))
+        return denied, np.where(best_i == last, _ACCEPT_ALL, best_i), filters_j
 
     def _options(self, group: int, shares: Floats) -> tuple[Floats, Floats]:
         """Return the rising rates of a group and its rejected members by split.
@@ -246,6 +246,6 @@ class _Search:
         """
         p, q, bits = self.p[group], self.q[group], shares[:, None] * self.bits
         denied = q * self.table.at(np.maximum(bits[:, 0] / (q * self.gap), 1e-300))
-        denied = np.where(self.least <= bits, denied, np.inf)
-        yes = np.zeros((len(shares), 1))
-        return np.append(p * self.table.rate, p), np.concatenate([denied, yes], axis=1)
+        denied = np.where(self.min_bits <= bits, denied, np.inf)
+        accepts_all = np.zeros((len(shares), 1))
+        return np.append(p * self.table.rate, p), np.concatenate([denied, accepts_all], axis=1)

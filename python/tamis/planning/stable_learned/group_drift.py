@@ -31,7 +31,7 @@ RATE_ALARM = 1.5
 _SIGMAS = 5
 _CHANCE = 3
 _TELLING = 0.1
-"""The least difference between the rates at which a group accepts members and absent keys, for its
+"""Minimum difference between the rates at which a group accepts members and absent keys, for its
 answers to distinguish them."""
 
 Floats = npt.NDArray[np.float64]

@@ -31,16 +31,16 @@ class Checks(NamedTuple):
 
 
 def frequent_rate(rates: npt.ArrayLike) -> Any:
-    """P(yes | a stored negative): every layer of keys accepts it (4.1).
+    """P(accepted | a stored negative): every layer of keys accepts it (4.1).
 
     >>> frequent_rate([0.01, 0.1, 0.01])
     0.0001
     """
-    return _plain(_layers(rates)[..., ::2].prod(axis=-1))
+    return _as_scalar(_layers(rates)[..., ::2].prod(axis=-1))
 
 
 def infrequent_rate(rates: npt.ArrayLike) -> Any:
-    """P(yes | any other negative): a layer of negatives rejects it, or none does (4.1).
+    """P(accepted | any other negative): a layer of negatives rejects it, or none does (4.1).
 
     It is also the bound EFPB of the rate under any workload (4.3): no negative has a higher rate.
 
@@ -50,7 +50,7 @@ def infrequent_rate(rates: npt.ArrayLike) -> Any:
     rates = _layers(rates)
     reached = _reached(rates)
     rejected = reached[..., 1::2] * (1 - rates[..., 1::2])
-    return _plain(rates.prod(axis=-1) + rejected.sum(axis=-1))
+    return _as_scalar(rates.prod(axis=-1) + rejected.sum(axis=-1))
 
 
 def expected_rate(rates: npt.ArrayLike, psi: npt.ArrayLike) -> Any:
@@ -60,7 +60,7 @@ def expected_rate(rates: npt.ArrayLike, psi: npt.ArrayLike) -> Any:
     0.001981
     """
     psi = np.asarray(psi)
-    return _plain(psi * frequent_rate(rates) + (1 - psi) * infrequent_rate(rates))
+    return _as_scalar(psi * frequent_rate(rates) + (1 - psi) * infrequent_rate(rates))
 
 
 def equal_rate(rate: npt.ArrayLike, layers: npt.ArrayLike, psi: npt.ArrayLike) -> Any:
@@ -71,7 +71,7 @@ def equal_rate(rate: npt.ArrayLike, layers: npt.ArrayLike, psi: npt.ArrayLike) -
     """
     rate, psi, layers = np.asarray(rate, float), np.asarray(psi), np.asarray(layers)
     frequent = rate ** ((layers + 1) / 2)
-    return _plain(psi * frequent + (1 - psi) * (rate + rate ** (layers + 1)) / (1 + rate))
+    return _as_scalar(psi * frequent + (1 - psi) * (rate + rate ** (layers + 1)) / (1 + rate))
 
 
 def equal_size(rate: npt.ArrayLike, layers: npt.ArrayLike, ratio: npt.ArrayLike) -> Any:
@@ -85,7 +85,7 @@ def equal_size(rate: npt.ArrayLike, layers: npt.ArrayLike, ratio: npt.ArrayLike)
     rate, ratio, layers = np.asarray(rate, float), np.asarray(ratio), np.asarray(layers)
     keys = 1 - rate ** ((layers + 1) / 2)
     negatives = rate * (1 - rate ** ((layers - 1) / 2))
-    return _plain((keys + ratio * negatives) / (1 - rate))
+    return _as_scalar((keys + ratio * negatives) / (1 - rate))
 
 
 def items(rates: npt.ArrayLike, keys: float, negatives: npt.ArrayLike) -> Array:
@@ -116,9 +116,9 @@ def checks(rates: npt.ArrayLike) -> Checks:
     last = by_keys[..., -1] if pairs else 0.0
     met_by_keys = 1.0 if not pairs else 2.0 + 2 * by_keys[..., :-1].sum(axis=-1) + last
     return Checks(
-        _plain(met_by_keys),
-        _plain(1 + 2 * by_frequent.sum(axis=-1)),
-        _plain(_reached(rates).sum(axis=-1)),
+        _as_scalar(met_by_keys),
+        _as_scalar(1 + 2 * by_frequent.sum(axis=-1)),
+        _as_scalar(_reached(rates).sum(axis=-1)),
     )
 
 
@@ -171,7 +171,7 @@ def exact_rate(rate: npt.ArrayLike, psi: npt.ArrayLike) -> Any:
     >>> exact_rate(2**-8, 0.75)
     0.00048828125
     """
-    return _plain((1 - np.asarray(psi)) * np.asarray(rate) / 2)
+    return _as_scalar((1 - np.asarray(psi)) * np.asarray(rate) / 2)
 
 
 def exact_checks(rate: Any) -> Checks:
@@ -210,10 +210,10 @@ def stacking_pays(
     >>> stacking_pays(0.01, 0.10, 1.0), stacking_pays(0.01, 0.05, 1.0)
     (True, False)
     """
-    return ratio <= most_negatives(rate, psi, offset=offset, points=points)
+    return ratio <= max_negatives(rate, psi, offset=offset, points=points)
 
 
-def most_negatives(rate: float, psi: float, *, offset: float = 0.0, points: int = 4096) -> float:
+def max_negatives(rate: float, psi: float, *, offset: float = 0.0, points: int = 4096) -> float:
     """The largest |N_f|/|P| for which Theorem 3 holds at this ψ (Figures 2a and 2b).
 
     In the theorem, each layer has the rate rate/(1−k) for some k up to ψ.
@@ -236,8 +236,8 @@ def space_saving(
     >>> round(saved, 2)
     3.73
     """
-    most = min(rate / (1 - psi) if psi < 1 else 1.0, 1 - 1e-9)
-    each = np.geomspace(rate * 1e-3, most, points)
+    highest = min(rate / (1 - psi) if psi < 1 else 1.0, 1 - 1e-9)
+    each = np.geomspace(rate * 1e-3, highest, points)
     stacked = size(each) * equal_size(each, math.inf, ratio)
     return max(0.0, float(size(np.asarray(rate)) - stacked.min()))
 
@@ -256,6 +256,6 @@ def _reached(rates: Array) -> Array:
     return reached
 
 
-def _plain(value: Any) -> Any:
+def _as_scalar(value: Any) -> Any:
     """Return a scalar as a float, and an array unchanged."""
     return float(value) if np.ndim(value) == 0 else value

@@ -1,4 +1,4 @@
-"""Layers whose rates follow from whole fingerprint lengths: a search over pairs of layers.
+"""Layers whose rates follow from integer fingerprint lengths: a search over pairs of layers.
 
 A prefix of a stack is pairs of a layer of keys and one of negatives. Let A and B be the shares of
 stored negatives and of keys that pass it, and ``accepted`` the share of other negatives that its
@@ -13,7 +13,7 @@ least (1 − ψ)·accepted, and the bits only grow. Hence these bounds:
 * Let a better stack have a rate below r. Then the layers after the prefix may accept at most
   φ = (r − (1 − ψ)·accepted)/(ψ·A) of the stored negatives that reach them, and must accept all
   keys. For n keys and m negatives, and an acceptance of a share ε of everything, this takes at
-  least n·log2(1/ε) + m·d(φ‖ε) bits, d being the relative entropy; the least is at
+  least n·log2(1/ε) + m·d(φ‖ε) bits, d being the relative entropy; the minimum is at
   ε = (n + φ·m)/(n + m).
 * Each layer adds checks, so a prefix that takes more than are allowed is not extended.
 * If a layer of keys lets hardly any query pass, `SLACK` of the best rate so far, longer
@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 from tamis.planning.kinds import KINDS, fingerprint_layer
 from tamis.planning.stacked.goal import Goal, Stack
-from tamis.planning.stacked.metrics import Checks
+from tamis.planning.stacked.predictions import Checks
 from tamis.planning.stacked.sweep import Search
 
 MAX_LAYERS = 9
@@ -66,7 +66,7 @@ class Allowance:
     """How many prefixes the searches of a plan may still try."""
 
     def __init__(self) -> None:
-        self.left = PREFIXES
+        self.prefixes_left = PREFIXES
 
 
 class _Prefix(NamedTuple):
@@ -87,21 +87,21 @@ def search_for(kind: str, allowance: Allowance | None = None) -> Search:
     Searches of one plan share an ``allowance``.
     """
     shared = allowance or Allowance()
-    left = COARSE_PREFIXES
+    coarse_left = COARSE_PREFIXES
 
     def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
-        nonlocal left
+        nonlocal coarse_left
         found = _Search(kind, goal, negatives, psi, cutoff)
-        if shared.left:
-            found.left = shared.left
+        if shared.prefixes_left:
+            found.prefixes_left = shared.prefixes_left
             found.extend(_Prefix())
-            shared.left = found.left
-        if not shared.left:
+            shared.prefixes_left = found.prefixes_left
+        if not shared.prefixes_left:
             found.slack = COARSE_SLACK
             for found.deepest in range(3, MAX_LAYERS + 1, 2):
-                found.left = given = min(left, COARSE_PREFIXES_OF_A_DEPTH)
+                found.prefixes_left = given = min(coarse_left, COARSE_PREFIXES_OF_A_DEPTH)
                 found.extend(_Prefix())
-                left -= given - found.left
+                coarse_left -= given - found.prefixes_left
         return found.best
 
     return search
@@ -117,7 +117,7 @@ class _Search:
     best: Stack | None = None
     best_rate: float = field(init=False)
     deepest: int = field(default_factory=lambda: MAX_LAYERS)
-    left: int = PREFIXES
+    prefixes_left: int = PREFIXES
     slack: float = SLACK
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class _Search:
             stored = (passing, prefix.keys_pass, prefix.accepted, prefix.bits + bits)
             if self.hopeless(prefix.checks, *stored):
                 continue
-            if not self.left:
+            if not self.prefixes_left:
                 return
             self.pairs(prefix, length, rate, prefix.bits + bits)
 
@@ -162,9 +162,9 @@ class _Search:
             return
         items = math.ceil(self.negatives * passing)
         for other in self.lengths:
-            if not self.left:
+            if not self.prefixes_left:
                 return
-            self.left -= 1
+            self.prefixes_left -= 1
             if self.coarse and self.dominated(reach, items, other):
                 continue
             more, coarse = fingerprint_layer(self.kind, items, other)
@@ -306,20 +306,22 @@ class _Search:
         if share <= 0:
             return True
         keys, negatives = self.goal.keys * keys_pass, self.negatives * stored
-        yes = (keys + share * negatives) / (keys + negatives)
-        if yes == 1:  # rounded: too few negatives compared with the keys for a bound
+        accepted_share = (keys + share * negatives) / (keys + negatives)
+        if accepted_share == 1:  # rounded: too few negatives compared with the keys for a bound
             return False
-        entropy = share * math.log2(share / yes) + (1 - share) * math.log2((1 - share) / (1 - yes))
-        return bits - keys * math.log2(yes) + negatives * entropy > self.limit
+        entropy = share * math.log2(share / accepted_share) + (1 - share) * math.log2(
+            (1 - share) / (1 - accepted_share)
+        )
+        return bits - keys * math.log2(accepted_share) + negatives * entropy > self.limit
 
     def promising(self, met: Checks, accepted: float) -> bool:
         """Whether a stack that accepts at least this many other negatives could be the best."""
-        least = (1 - self.psi) * accepted
-        if least > self.goal.fpr or accepted > self.goal.max_fpr_bound:
+        rate = (1 - self.psi) * accepted
+        if rate > self.goal.fpr or accepted > self.goal.max_fpr_bound:
             return False
         if self.goal.minimizes_bits:
             return True
-        cost = self.goal.cost(least, self.psi, met, self.kind)
+        cost = self.goal.cost(rate, self.psi, met, self.kind)
         return bool(cost < self.cutoff * (1 - self.slack))
 
     def overlong(self, prefix: _Prefix, items: int, length: int) -> bool:

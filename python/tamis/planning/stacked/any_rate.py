@@ -1,12 +1,16 @@
-"""A different rate for each layer, together with the number of negatives: a general search.
+"""Stacks of layers of any rate: equal rates first, then a rate of its own for each layer.
 
-Neither the rate nor the size is convex in the rates of the layers, so a global search comes first:
+*Equal rates* are a grid search over rates and depths (`search_equal`). With one rate α, EFPR, EFPB
+and the checks rise with α, and the size has one minimum (Theorem 2 of Deeds, Hentschel and Idreos
+2021). The grid needs neither: it holds every metric of every depth for all its rates at once, and
+only their mixture depends on the number of negatives.
+
+*Varied rates* are a general search, together with the number of negatives (`vary_rates`). Neither
+the rate nor the size is convex in the rates of the layers, so a global search comes first:
 differential evolution from the best stack of equal rates, one generation at a time. A local search
 (SLSQP) then ends at the constraints. Deeds, Hentschel and Idreos 2020, 5.1 do the same with ISRES
-and COBYLA, for a given number of negatives.
-
-The variables are log2(1/α) of each layer and the logarithm of the number of negatives, which may
-be a fraction during the search.
+and COBYLA, for a given number of negatives. The variables are log2(1/α) of each layer and the
+logarithm of the number of negatives, which may be a fraction during the search.
 """
 
 from __future__ import annotations
@@ -14,16 +18,84 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tamis.planning.kinds import KINDS
-from tamis.planning.stacked import metrics
+from tamis.planning.stacked import predictions
 from tamis.planning.stacked.frequencies import Frequencies
 from tamis.planning.stacked.goal import FLOOR, Goal, Stack
-from tamis.planning.stacked.metrics import Array
-from tamis.planning.stacked.sweep import better
+from tamis.planning.stacked.predictions import Array, Checks
+from tamis.planning.stacked.sweep import Search, better
+
+DEPTHS = (3, 5, 7)
+"""Numbers of layers. Two more could change the answer of at most α⁴ of the queries."""
+
+# Rates of the grid: about half a percent from one to the next. `realize` uses the rest of a budget.
+_POINTS = 1024
+_LARGEST = 0.9
+
+
+class _Grid(NamedTuple):
+    """Metrics by depth (rows) and rate (columns)."""
+
+    rates: Array
+    size: Array
+    keys: Array
+    negatives: Array
+    frequent: Array
+    infrequent: Array
+    checks: Checks
+
+
+def search_equal(kind: str) -> Search:
+    """Return the search for the best stack of layers of this kind, all of one rate."""
+
+    def search(goal: Goal, negatives: int, psi: float, cutoff: float = math.inf) -> Stack | None:
+        lowest = goal.fpr / 4
+        if not goal.minimizes_bits:
+            lowest = max(KINDS[kind].rate_of_bits(goal.budget / goal.keys) / 2, FLOOR)
+        grid = _grid(kind, 2.0 ** math.floor(math.log2(lowest)))
+        found = _best(kind, goal, negatives, psi, grid)
+        return found if found and goal.score(found) < cutoff else None
+
+    return search
+
+
+@lru_cache(maxsize=8)
+def _grid(kind: str, lowest: float) -> _Grid:
+    rates = np.geomspace(lowest, _LARGEST, _POINTS)
+    size = KINDS[kind].bits_per_item(rates)
+    depths = np.array(DEPTHS)[:, None]
+    checks = [predictions.checks(np.repeat(rates[:, None], depth, axis=1)) for depth in DEPTHS]
+    return _Grid(
+        rates,
+        size,
+        size * predictions.equal_size(rates, depths, 0.0),
+        size
+        * (predictions.equal_size(rates, depths, 1.0) - predictions.equal_size(rates, depths, 0.0)),
+        predictions.equal_rate(rates, depths, 1.0),
+        predictions.equal_rate(rates, depths, 0.0),
+        Checks(*(np.array(parts) for parts in zip(*checks, strict=True))),
+    )
+
+
+def _best(kind: str, goal: Goal, negatives: int, psi: float, grid: _Grid) -> Stack | None:
+    bits = goal.keys * grid.keys + negatives * grid.negatives
+    rate = psi * grid.frequent + (1 - psi) * grid.infrequent
+    allowed = goal.allowed(rate, grid.infrequent, psi, grid.checks, bits)
+    cost = goal.cost(rate, psi, grid.checks, kind)
+    scores = np.where(allowed, goal.objective(bits, cost), math.inf)
+    row, column = divmod(int(scores.argmin()), scores.shape[1])
+    if math.isinf(scores[row, column]):
+        return None
+    rates = (float(grid.rates[column]),) * DEPTHS[row]
+    return Stack(
+        kind, negatives, psi, rates, (), False, float(bits[row, column]), float(cost[row, column])
+    )
+
 
 DEPTH = 7
 """Layers of a stack of varied rates: two more change the rate by less than one percent."""
@@ -37,7 +109,7 @@ _ITERATIONS = 200
 _RANKS = 200  # numbers of negatives, and rates of the others, for a lower bound
 
 
-def improve(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
+def vary_rates(stack: Stack, goal: Goal, curve: Frequencies) -> Stack:
     """Vary the rates of a stack of equal rates; the result is at least as good."""
     from scipy.optimize import differential_evolution
 
@@ -79,14 +151,14 @@ def worthwhile(kind: str, goal: Goal, curve: Frequencies, best: Stack) -> bool:
         return False
     ranks = np.unique(np.geomspace(1, curve.size, _RANKS).astype(np.int64))
     psi = np.clip(np.asarray(curve.psi(ranks), float), 0.0, 1 - 1e-12)[1:, None]
-    most = np.minimum(rate / (1 - psi), 1 - 1e-9)
-    unknown = most * np.geomspace(1e-4, 1, _RANKS)
+    highest = np.minimum(rate / (1 - psi), 1 - 1e-9)
+    unknown = highest * np.geomspace(1e-4, 1, _RANKS)
     known = np.clip((rate - (1 - psi) * unknown) / np.maximum(psi, 1e-300), 1e-300, unknown)
     entropy = known * np.log2(known / unknown)
     entropy += (1 - known) * (np.log1p(-known) - np.log1p(-unknown)) / math.log(2)
-    least = ranks[:-1, None] * entropy - goal.keys * np.log2(unknown)
+    fewest_bits = ranks[:-1, None] * entropy - goal.keys * np.log2(unknown)
     bits = best.bits if goal.minimizes_bits else goal.budget
-    return bool(least.min(initial=math.inf) * KINDS[kind].overhead < bits)
+    return bool(fewest_bits.min(initial=math.inf) * KINDS[kind].overhead < bits)
 
 
 @dataclass(frozen=True)
@@ -101,20 +173,20 @@ class _Problem:
         rates, negatives = np.exp2(-points[..., :-1]), np.exp(points[..., -1])
         psi = np.asarray(self.curve.psi(negatives))
         bits = (
-            metrics.items(rates, goal.keys, negatives) * KINDS[self.kind].bits_per_item(rates)
+            predictions.items(rates, goal.keys, negatives) * KINDS[self.kind].bits_per_item(rates)
         ).sum(axis=-1)
-        expected, bound = metrics.expected_rate(rates, psi), metrics.infrequent_rate(rates)
-        checks = metrics.checks(rates)
+        expected, bound = predictions.expected_rate(rates, psi), predictions.infrequent_rate(rates)
+        checks = predictions.checks(rates)
         cost = goal.cost(expected, psi, checks, self.kind)
         kept = [
-            np.log(most / now)
-            for now, most in (
+            np.log(limit / value)
+            for value, limit in (
                 (bits, goal.budget),
                 (expected, goal.fpr),
                 (bound, goal.max_fpr_bound),
                 (goal.mean_checks(psi, checks), goal.max_checks),
             )
-            if most < math.inf
+            if limit < math.inf
         ]
         return np.asarray(bits), np.asarray(cost), np.stack(kept, axis=-1)
 
