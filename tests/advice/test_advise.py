@@ -1,5 +1,6 @@
 """Advice: which filters fit, their order, and their numbers against formulas and filters."""
 
+import dataclasses
 import json
 import math
 
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 
 import tamis
+from tamis._checks import parse_duration
 from tamis.advice.situation import NEAR, distinct_known
-from tamis.planning import costs
+from tamis.planning.kinds import KINDS
 
 SKEWED = tamis.Workload.zipf(1.0, universe=10**5, sample=5 * 10**4)
 
@@ -18,17 +20,17 @@ def names(advice):
 
 
 def test_durations():
-    assert costs.duration("x", "250us") == pytest.approx(2.5e-4)
-    assert costs.duration("x", "1.5 s") == 1.5
-    assert costs.duration("x", 2) == 2
+    assert parse_duration("x", "250us") == pytest.approx(2.5e-4)
+    assert parse_duration("x", "1.5 s") == 1.5
+    assert parse_duration("x", 2) == 2
     for wrong in ("1", "ms", "1 h", "-1ms", "1..2s", -1, math.inf, math.nan):
         with pytest.raises(ValueError, match=r"miss_cost must be .*1ms"):
-            costs.duration("miss_cost", wrong)
+            parse_duration("miss_cost", wrong)
     with pytest.raises(
         TypeError,
         match=r"miss_cost must be seconds, .* not True",
     ):
-        costs.duration("miss_cost", True)
+        parse_duration("miss_cost", True)
 
 
 def test_choices_are_ordered_by_cost_and_keep_to_the_budget():
@@ -334,3 +336,13 @@ def test_a_life_of_few_queries_and_a_rate_that_is_hardly_met(queries):
     for keys, fpr in ((1, 5.5e-20), (1000, 1e-9), (0, 0.5)):
         advice = tamis.advise(keys, workload, fpr=fpr, needs={"store"}, expected_queries=queries)
         assert advice.best is not None
+
+
+@pytest.mark.parametrize(
+    ("like", "needs"), [("telescoping", {"store"}), ("stable", {"stream"}), ("stable", set())]
+)
+def test_a_kind_without_a_prediction_is_ruled_out_rather_than_left_out(monkeypatch, like, needs):
+    new = dataclasses.replace(KINDS[like], name="new", filter="New", sizes=None)
+    monkeypatch.setitem(KINDS, "new", new)
+    advice = tamis.advise(1000, bits_per_key=20, needs=needs)
+    assert [bool(each.reason) for each in advice.ruled_out if each.name == "New"] == [True]

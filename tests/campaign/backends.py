@@ -18,7 +18,7 @@ from pathlib import Path
 from servers import _program, port_of, reserve_port
 
 from campaign.proxy import Proxy
-from tamis.stores._encoding import decode_key, decode_value
+from tamis.stores.encoding import decode_key, decode_value
 
 TIMEOUT = {"timeout": 1.0}
 """Shorter than some faults, and longer than others."""

@@ -121,7 +121,7 @@ class Worker:
 
     def contents(self, then):
         def contents():
-            epoch, parts = then()
+            position, parts = then()
 
             def read():
                 try:
@@ -132,7 +132,7 @@ class Worker:
                     if hasattr(parts, "close"):
                         parts.close()
 
-            return epoch, read()
+            return position, read()
 
         return contents
 

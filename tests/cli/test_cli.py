@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import ASKED, KEYS, refused
-from frames import GOLDEN
+from frames import GOLDEN, with_values
+from reference import frame, parts
 from servers import postgres_url  # noqa: F401
 
 import tamis
@@ -305,3 +306,21 @@ def test_guard_before_a_table_of_postgres(run, postgres_url):  # noqa: F811
             assert db.execute(f"SELECT count(*) FROM {left}").fetchone() == (count,)
     refused(run(line.replace("people", "nobody")))
     refused(run(line.replace(f":{port}", ":1")))
+
+
+def test_inspect_and_verify_find_counts_that_contradict_the_sections(run, folder):
+    pytest.importorskip("pyarrow")
+    tamis.Collection.build(
+        {"a": range(300), "b": range(9)}, kind="stacked", path=folder / "r.tamis"
+    )
+    *head, (directory, *frames) = parts((folder / "r.tamis").read_bytes())
+    (other,) = tamis.split(range(5000, 5300), 1)
+    frames[0] = (*frames[0][:2], other)
+    (folder / "r.tamis").write_bytes(frame(*head, [directory, *frames]))
+    golden = (GOLDEN / "v1-skipping.tamis").read_bytes()
+    no_sources = {"sources": []}
+    emptied = with_values(golden, lambda each: {**each, "sources": each["sources"] | no_sources})
+    (folder / "i.tamis").write_bytes(emptied)
+    for command in ("inspect", "verify"):
+        assert "the filter of run 'a' rejects keys of the run" in refused(run(f"{command} r.tamis"))
+        assert "the sources of the index do not name" in refused(run(f"{command} i.tamis"))

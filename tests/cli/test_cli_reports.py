@@ -181,7 +181,7 @@ def test_many_keys_are_built_in_shards(run, folder, monkeypatch):
     from tamis.cli import build
 
     monkeypatch.setattr(build, "SHARD_KEYS", 500)
-    monkeypatch.setattr("tamis.cli._stream.BLOCK", 1000)
+    monkeypatch.setattr("tamis.cli._readers.BLOCK", 1000)
     assert run("build keys.txt --fpr 0.01 -o sharded.tamis")[0] == 0
     f = tamis.load("sharded.tamis")
     assert isinstance(f, tamis.Sharded)

@@ -105,6 +105,19 @@ def test_rates_are_as_predicted(kind):
         assert within_noise(float(measured.mean()), total, int(trials * len(sizes) / 40))
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "sliced"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_sets_of_few_keys_have_the_rate(kind, count):
+    """A Bloom filter of the usual size for one key errs 30 times as often."""
+    sets = {f"{i}": [f"{i} {j}" for j in range(count)] for i in range(200)}
+    c = tamis.Collection.build(sets, fpr=1e-3, kind=kind)
+    assert c.expected_fpr <= 1.05e-3
+    queries = np.arange(20_000)
+    rate = len(c.candidates_many(queries)[1]) / (len(sets) * len(queries))
+    # A query may be a false positive of many sets: about 20 in 20,000 queries are one of a ribbon.
+    assert 0.3 * c.expected_fpr < rate < 2 * c.expected_fpr
+
+
 def test_the_order_is_that_of_utility_and_many_are_as_one():
     c = tamis.Collection.build(
         ((name, range(100)) for name in "abcdefghij"), utility=np.arange(10) % 4

@@ -70,7 +70,7 @@ def test_sets_that_wait_for_their_bits_say_maybe(tmp_path):
     c.allocate()
     assert c.candidates("neither") == []
     c = tamis.Collection.open(path, allocate=False, hybrid=False)
-    assert (c.candidates("neither"), c.size_in_bytes) == (["a"], c.least_budget)
+    assert (c.candidates("neither"), c.size_in_bytes) == (["a"], c.min_budget)
     path.write_bytes(path.read_bytes() + b"more")
     with pytest.raises(tamis.FormatError):
         tamis.Collection.open(path)
@@ -87,7 +87,7 @@ def describe(collection):
             list(c.names),
             c.kinds,
             *(each.tolist() for each in (c.counts, c.full, c.kept, c.utility, c.fprs, c.damaged)),
-            (len(c), c.budget, c.least_budget, c.size_in_bytes, c.size_in_bits, c.expected_fpr),
+            (len(c), c.budget, c.min_budget, c.size_in_bytes, c.size_in_bits, c.expected_fpr),
             [c.candidates(key) for key in range(0, 4000, 50)],
             [each.tolist() for each in c.candidates_many(np.arange(0, 4000, 50))],
         ]
@@ -249,9 +249,11 @@ def test_present_keys_are_recorded_with_accesses(tmp_path):
     assert len(c.present) == 4
     with pytest.raises(ValueError, match="found must be among visited; 'set 2' is not"):
         c.record(["set 1"], found=["set 2"])
-    for wrong in (1.5, [0.5], {"set 1": 1}, "often"):
+    for wrong in ([0.5], {"set 1": 1}, "often"):
         with pytest.raises(ValueError, match="present"):
             c.allocate(budget="2kB", present=wrong)
+    with pytest.raises(ValueError, match=r"present must be from 0 to 1 for each set, not 1\.5"):
+        c.allocate(budget="2kB", present=1.5)
     c.hybrid = False
     with pytest.raises(ValueError, match="present must only be given in hybrid mode"):
         c.allocate(budget="2kB", present=0.5)
@@ -305,7 +307,7 @@ def test_auto_keeps_to_filters_one_by_one_where_rows_are_no_choice():
 
 
 def test_auto_decides_by_the_first_sets_of_a_long_iterator(monkeypatch):
-    monkeypatch.setattr("tamis.collection.kind_choice.MAX_KEYS", 5000)
+    monkeypatch.setattr("tamis.collection.build.MAX_KEYS", 5000)
     c = tamis.Collection.build(sets([40] * 1000), budget="100kB", miss_cost="20us")
     assert c.chosen.endswith("(by the first 126 sets)")
     assert len(c) == 1000
@@ -314,7 +316,7 @@ def test_auto_decides_by_the_first_sets_of_a_long_iterator(monkeypatch):
 
 def test_parts_may_have_budgets_of_their_own():
     c = tamis.Collection.build(sets([300] * 100), parts=2, kind="ribbon")
-    own = c.least_budget // 2
+    own = c.min_budget // 2
     c.allocate(budget=[own + 2000, own + 6000])
     assert c.budget == 2 * own + 8000
     assert c.size_in_bytes <= c.budget
@@ -333,11 +335,11 @@ def test_parts_may_have_budgets_of_their_own():
 def test_sets_can_be_appended_as_long_as_one_bit_per_set_is_left(kind):
     many = [(f"{i}", np.arange(30 * i, 30 * i + 30)) for i in range(600)]
     c = tamis.Collection.build(many[:200], kind=kind)
-    c.allocate(budget=c.least_budget + 1200)
+    c.allocate(budget=c.min_budget + 1200)
     budget, fits = c.budget, 200
     while True:
         more = tamis.Collection.build(many[: fits + 1], kind=kind)
-        if more.least_budget + fits // 8 + 1 > budget:
+        if more.min_budget + fits // 8 + 1 > budget:
             break
         c.append(*many[fits], kind=kind)
         assert c.size_in_bytes <= budget

@@ -87,7 +87,7 @@ def test_the_twin_writes_the_same_frame(tmp_path):
 def test_budgets_count_everything(tmp_path):
     c = tamis.Collection.build(sets([100] * 400))
     everything = c.size_in_bytes
-    for budget in (c.least_budget, c.least_budget + 5, 60_000, "0.05MB", "70kB", everything):
+    for budget in (c.min_budget, c.min_budget + 5, 60_000, "0.05MB", "70kB", everything):
         c.allocate(budget=budget)
         assert c.size_in_bytes <= c.budget
         assert c.size_in_bytes >= min(c.budget - 30, everything)
@@ -108,23 +108,23 @@ def test_budgets_count_everything(tmp_path):
 def test_a_set_takes_at_most_16_bytes_beside_its_bits(kind):
     sizes = (10 + np.random.default_rng(0).lognormal(5, 0.7, 1500)).astype(int)
     c = tamis.Collection.build(sets(sizes), kind=kind)
-    assert 10 < c.least_budget / len(c) <= 13
-    assert f"{c.least_budget / len(c):.1f} per filter for overhead" in str(c)
+    assert 10 < c.min_budget / len(c) <= 13
+    assert f"{c.min_budget / len(c):.1f} per filter for overhead" in str(c)
     c.record([0])
-    assert c.least_budget / len(c) <= 16.5
-    c.allocate(budget=c.least_budget + len(c))
+    assert c.min_budget / len(c) <= 16.5
+    c.allocate(budget=c.min_budget + len(c))
     assert c.size_in_bytes <= c.budget
     # What was added is in memory until it is saved.
     c.allocate()
-    before = c.least_budget
+    before = c.min_budget
     c.append("x" * 10_000, range(100))
-    assert before + 16 < c.least_budget < before + 200
+    assert before + 16 < c.min_budget < before + 200
 
 
 def test_prefixes_of_large_filters_lose_less_than_a_65536th():
     c = tamis.Collection.build({"a": np.arange(20_000), "b": np.arange(900_000)}, kind="truncated")
     assert (c.kept == c.full).all()
-    c.allocate(budget=c.least_budget + 500_000, utility=[3, 1])
+    c.allocate(budget=c.min_budget + 500_000, utility=[3, 1])
     memory = c._memory
     planned = plan_prefixes(memory.filters, memory.inputs, c.budget).kept
     assert (planned - c.kept >= 0).all()

@@ -24,14 +24,14 @@ def test_sliced_sets_answer_as_their_filters_do(tmp_path):
     path = tmp_path / "c"
     c = tamis.Collection.build(sets(sizes), kind="sliced", utility=utility, path=path, hybrid=False)
     assert set(c.kinds) == {"empty", "sliced"}
-    assert c.least_budget / len(c) < 24  # of few sets; of many, see below
+    assert c.min_budget / len(c) < 24  # of few sets; of many, see below
     # With parts, or if damage is tolerated, the filters are held one by one.
     other = tamis.Collection.open(path, salvage=True)
     assert set(other.kinds) == {"empty", "segmented"}
     keys, owner = np.arange(sum(sizes)), np.repeat(np.arange(len(sizes)), sizes)
     asked = np.concatenate([np.arange(-800, 0), keys[::37]])
     everything = [each.tolist() for each in other.candidates_many(asked)]
-    for budget in (None, share(c, 0.6), share(c, 0.2), share(c, 0.02), c.least_budget):
+    for budget in (None, share(c, 0.6), share(c, 0.2), share(c, 0.02), c.min_budget):
         c.allocate(budget=budget)
         assert budget is None or c.size_in_bytes <= budget
         inputs = c._memory.inputs._replace(salvage=True)
@@ -51,7 +51,7 @@ def test_sliced_sets_answer_as_their_filters_do(tmp_path):
 
 def test_many_sliced_sets_take_at_most_16_bytes_each_beside_their_bits():
     c = tamis.Collection.build(sets([5 + i % 40 for i in range(4000)]), kind="sliced")
-    assert 7 < c.least_budget / len(c) < 10
+    assert 7 < c.min_budget / len(c) < 10
 
 
 def test_sliced_sets_come_and_go(tmp_path):
@@ -131,7 +131,7 @@ def test_the_last_sets_of_rows_that_fit_are_whole():
 @pytest.fixture
 def small_windows(monkeypatch):
     """Windows of 64 sets, so that few sets are many."""
-    monkeypatch.setattr(tamis.collection.growth, "WINDOW", 64)
+    monkeypatch.setattr(tamis.collection.prefix_allocation, "WINDOW", 64)
 
 
 @pytest.mark.parametrize("kind", ["auto", "segmented"])

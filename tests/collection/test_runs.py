@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from frames import with_values
-from reference import parts
+from reference import frame, parts
 
 import tamis
 from tamis import _frames
@@ -354,3 +354,75 @@ def test_without_a_budget_filters_have_the_rate():
     assert (c.fprs > 0.002).all()
     c.append("new", range(-100, 0))
     assert c.fprs[-1] <= 0.01
+
+
+def forged_runs(tmp_path, change_entry=lambda entry: entry, change_frames=lambda frames: frames):
+    """A file of two runs with right checksums, of which entries or frames are changed."""
+    path = tmp_path / "runs.tamis"
+    tamis.Collection.build({"a": range(300), "b": range(200, 900)}, kind="stacked", path=path)
+    *head, (directory, *frames) = parts(path.read_bytes())
+    document = json.loads(directory[2])
+    document["runs"] = [change_entry(entry) for entry in document["runs"]]
+    text = (*directory[:2], json.dumps(document).encode())
+    path.write_bytes(frame(*head, [text, *change_frames(frames)]))
+    return path
+
+
+def with_filters_swapped(frames):
+    a, filter_a, b, filter_b = frames
+    return [a, filter_b, b, filter_a]
+
+
+def without_filters(entry):
+    return [*entry[:3], False]
+
+
+def hashes_only(frames):
+    return frames[::2]
+
+
+def of_another_seed(frames):
+    (part,) = tamis.split(range(300), 1, seed=7)
+    return [(*frames[0][:2], part), *frames[1:]]
+
+
+@pytest.mark.parametrize(
+    ("entry", "frames"),
+    [
+        (lambda entry: [*entry[:2], 0, False], hashes_only),
+        (lambda entry: [*entry[:2], entry[2] + 1, False], hashes_only),
+        (lambda entry: entry, with_filters_swapped),
+        (lambda entry: entry, of_another_seed),
+        (without_filters, lambda frames: frames[1::2]),
+    ],
+    ids=["no keys", "more keys", "other filters", "another seed", "filters for hashes"],
+)
+def test_forged_runs_are_refused_when_they_are_opened(tmp_path, entry, frames):
+    path = forged_runs(tmp_path, entry, frames)
+    with pytest.raises(tamis.FormatError):
+        tamis.Collection.open(path)
+
+
+def of_other_keys(frames):
+    (part,) = tamis.split(range(5000, 5300), 1)
+    return [(*frames[0][:2], part), *frames[1:]]
+
+
+@pytest.mark.parametrize(
+    ("entry", "frames", "said"),
+    [
+        (lambda entry: entry, of_other_keys, "the filter of run 'a' rejects keys"),
+        (
+            lambda entry: [*entry[:2], entry[2] - 1, False],
+            hashes_only,
+            "the hashes of run 'a' do not match its entry",
+        ),
+    ],
+    ids=["other keys", "fewer keys"],
+)
+def test_a_check_finds_runs_that_contradict_their_hashes(tmp_path, entry, frames, said):
+    path = forged_runs(tmp_path, entry, frames)
+    with pytest.raises(tamis.FormatError, match=said):
+        tamis.Collection.open(path).check()
+    forged_runs(tmp_path)
+    tamis.Collection.open(path).check()

@@ -10,7 +10,7 @@ import pytest
 
 import tamis
 from tamis.guard.statistics import History
-from tamis.plotting import apart, pareto, svg
+from tamis.plotting import pareto, spread_apart, svg
 from tamis.report import Report
 
 pytest.importorskip("matplotlib").use("agg")
@@ -57,10 +57,10 @@ def test_no_name_hides_another():
     rng = np.random.default_rng(1)
     for _ in range(50):
         places = np.sort(rng.random(12) ** 3).tolist()
-        moved = np.array(apart(places, 0.06))
+        moved = np.array(spread_apart(places, 0.06))
         assert (np.diff(moved) > 0.06 - 1e-9).all()
         assert moved.min() >= 0
-    assert apart([0.1, 0.5], 0.06) == [0.1, 0.5]
+    assert spread_apart([0.1, 0.5], 0.06) == [0.1, 0.5]
 
 
 def test_the_front_is_what_nothing_beats():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tamis
-from tamis.planning.stacked import metrics
+from tamis.planning.stacked import predictions
 
 pytest.importorskip("pyarrow")
 older = pytest.importorskip("experiments.stacked.older", reason="not part of the package")
@@ -18,13 +18,13 @@ def test_direct_layers_accept_all_keys_and_look_up_as_predicted():
     rates = [0.05, 0.1, 0.05]
     stack = older.Layers(keys, known, rates)
     accepted, lookups = stack.ask(keys)
-    predicted = metrics.checks(rates)
+    predicted = predictions.checks(rates)
     assert accepted == 1
     assert lookups == pytest.approx(predicted.keys, rel=0.02)
     others = setting.unseen(200_000)
     for asked, checks, rate in (
-        (known, predicted.frequent, metrics.frequent_rate(rates)),
-        (others, predicted.infrequent, metrics.infrequent_rate(rates)),
+        (known, predicted.frequent, predictions.frequent_rate(rates)),
+        (others, predicted.infrequent, predictions.infrequent_rate(rates)),
     ):
         accepted, lookups = stack.ask(asked)
         assert lookups == pytest.approx(checks, rel=0.02)
@@ -35,9 +35,9 @@ def test_direct_layers_accept_all_keys_and_look_up_as_predicted():
 def test_equal_layers_fit_the_budget(layers):
     for bits in (4.0, 8.0, 12.0):
         rates = older.equal_layers(bits, layers, 9.0, 0.9)
-        sizes = older.bits_per_item(np.array(rates)) * metrics.items(rates, 1.0, 9.0)
+        sizes = older.bits_per_item(np.array(rates)) * predictions.items(rates, 1.0, 9.0)
         assert sizes.sum() <= bits * 1.0001
-        assert metrics.expected_rate(rates, 0.9) <= older.equal_layers(bits, 1, 9.0, 0.9)[0]
+        assert predictions.expected_rate(rates, 0.9) <= older.equal_layers(bits, 1, 9.0, 0.9)[0]
 
 
 def test_synthetic_queries_follow_zipfs_law():

@@ -185,7 +185,12 @@ def test_snapshots(tmp_path):
     path = tmp_path / "snapshot"
     snapshot.save(path, tamis.Bloom.build(range(10), fpr=0.1), b"store", "7")
     valid = path.read_bytes()
-    for fields in ({"store": "00", "epoch": 1}, {"store": 7, "epoch": "1"}, {"store": "0"}, {}):
+    for fields in (
+        {"store": "00", "position": 1},
+        {"store": 7, "position": "1"},
+        {"store": "0"},
+        {},
+    ):
         path.write_bytes(with_values(valid, lambda _, fields=fields: fields))
         with pytest.raises(tamis.FormatError, match="snapshot"):
             snapshot.load(path, None)

@@ -125,7 +125,7 @@ def test_all_that_is_loaded_is_staged(s3, kind, monkeypatch):
     client = s3fs_of(s3)
     sets = {f"set {i}": range(50 * i, 50 * i + 20 + i) for i in range(300)}
     local = tamis.Collection.build(sets, kind=kind, path=f"s3://lake/{kind}")
-    for budget in (None, local.least_budget + 3000):
+    for budget in (None, local.min_budget + 3000):
         with s3.counted() as requests:
             opened = tamis.Collection.open(f"s3://lake/{kind}", budget=budget)
         assert (count(requests, "HEAD"), count(requests, "GET")) == (1, 3)

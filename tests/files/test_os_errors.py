@@ -96,7 +96,7 @@ def test_a_full_disk(tmp_path, monkeypatch, name):
     saved = SAVED[name]()
     (tmp_path / "temporary").write_bytes(b"")
     descriptor = os.open("/dev/full", os.O_WRONLY)
-    monkeypatch.setattr(_files, "_create", lambda _: (tmp_path / "temporary", descriptor))
+    monkeypatch.setattr(_files, "_create", lambda *_: (tmp_path / "temporary", descriptor))
     with pytest.raises(OSError, match="No space left on device") as caught:
         saved.save(tmp_path / "file")
     check(caught.value, errno.ENOSPC, tmp_path / "file")

@@ -133,6 +133,32 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     subprocess.run([sys.executable, "-c", script, tmp_path], check=True)
 
 
+def test_a_temporary_file_is_private_before_its_first_byte(tmp_path, monkeypatch):
+    """Another user who opens it before it has the target's permissions could read the filter."""
+    created = []
+
+    def spied(path, *arguments, **named):
+        descriptor = os_open(path, *arguments, **named)
+        if str(path).endswith(".saving"):
+            created.append(stat.S_IMODE(os.fstat(descriptor).st_mode))
+        return descriptor
+
+    os_open = os.open
+    monkeypatch.setattr(os, "open", spied)
+    path = tmp_path / "f"
+    old = os.umask(0o022)
+    try:
+        FILTER.save(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+        for mode in (0o600, 0o640, 0o666):
+            path.chmod(mode)
+            FILTER.save(path)
+            assert stat.S_IMODE(path.stat().st_mode) == mode
+    finally:
+        os.umask(old)
+    assert created == [0o644, 0o600, 0o600, 0o600]
+
+
 def test_only_regular_files_are_replaced(tmp_path):
     fifo, folder = tmp_path / "fifo", tmp_path / "folder"
     os.mkfifo(fifo)
@@ -233,7 +259,7 @@ def test_a_save_under_way_is_not_swept(tmp_path):
         FILTER.save(tmp_path / "other")
         seen.extend(p.name for p in tmp_path.iterdir())
 
-    _files.save_whole(tmp_path / "slow", write)
+    _files.save_atomically(tmp_path / "slow", write)
     assert len(seen) == 2
     assert (tmp_path / "slow").read_bytes() == b"slowly"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "slow"]

@@ -18,7 +18,7 @@ from tamis.planning.adaptive_stacked import (
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.quotient import quotients
 from tamis.planning.rates import interval
-from tamis.planning.stacked import metrics
+from tamis.planning.stacked import predictions
 from tamis.planning.stacked.frequencies import Zipf
 from tamis.planning.stacked.goal import Goal
 from tamis.planning.stacked.lifetime import (
@@ -193,23 +193,25 @@ def test_the_step_is_checked():
     depth, n = len(plan.stack.layers), plan.observations
     assert depth == 3
 
-    def step(layers=3, items=0, capacity=0, collecting=0, asked=0, wrong=0, strikes=0):
-        counts = Counts(layers, items, capacity, collecting, asked, wrong, strikes)
+    def step(layers=3, items=0, capacity=0, collecting=0, queries=0, false_positives=0, strikes=0):
+        counts = Counts(layers, items, capacity, collecting, queries, false_positives, strikes)
         return next_step(plan, counts, lambda: 0.01)
 
     assert step(1, items=5, capacity=6) == "wait"
     assert step(1, items=6, capacity=6) == "grow"
     assert step(1, items=1, capacity=6, collecting=n) == "grow"
     assert step(1, items=0, capacity=6, collecting=n) == "wait"
-    assert step(asked=6000, wrong=63) == "wait"  # too few to tell
-    assert step(asked=10_000, wrong=140) == "content"
-    assert step(asked=10_000, wrong=160) == "drop"
-    assert step(asked=10_000, wrong=160, strikes=1) == "remodel"
-    assert step(asked=10_000, wrong=49) == "remodel"
-    assert step(asked=900, wrong=500) == "wait"
-    assert step(1, capacity=6, asked=10_000, wrong=600) == "wait"
-    assert step(1, asked=10_000, wrong=500) == "wait"  # nothing is collected: it observes
-    assert step(1, asked=10_000, wrong=600) == "remodel"
+    assert step(queries=6000, false_positives=63) == "wait"  # too few to tell
+    assert step(queries=10_000, false_positives=140) == "as expected"
+    assert step(queries=10_000, false_positives=160) == "drop"
+    assert step(queries=10_000, false_positives=160, strikes=1) == "remodel"
+    assert step(queries=10_000, false_positives=49) == "remodel"
+    assert step(queries=900, false_positives=500) == "wait"
+    assert step(1, capacity=6, queries=10_000, false_positives=600) == "wait"
+    assert (
+        step(1, queries=10_000, false_positives=500) == "wait"
+    )  # nothing is collected: it observes
+    assert step(1, queries=10_000, false_positives=600) == "remodel"
 
 
 def exactly(curve, queries):
@@ -249,8 +251,10 @@ def test_three_layers_against_brute_force(smallest):
     for n in np.geomspace(100, lifetime, 16).astype(int):
         psi, negatives = exactly(curve, n)
         all_three = np.stack([one, two, three], axis=-1)
-        bits = (metrics.items(all_three, keys, negatives) * bits_per_item(all_three)).sum(axis=-1)
-        value = mean_rate(one, metrics.expected_rate(all_three, psi), n, lifetime)
+        bits = (predictions.items(all_three, keys, negatives) * bits_per_item(all_three)).sum(
+            axis=-1
+        )
+        value = mean_rate(one, predictions.expected_rate(all_three, psi), n, lifetime)
         allowed = (bits <= goal.budget) & (value <= goal.fpr)
         best = min(best, np.where(allowed, bits if smallest else value, np.inf).min())
     observations, found = three_layers(goal, "bloom", curve, lifetime)
@@ -258,9 +262,9 @@ def test_three_layers_against_brute_force(smallest):
     assert goal.score(found) >= 0.8 * best  # the grid is coarse, but not by more
     # And it is what it says it is.
     psi, negatives = exactly(curve, observations)
-    bits = (metrics.items(found.rates, keys, negatives) * bits_per_item(found.rates)).sum()
+    bits = (predictions.items(found.rates, keys, negatives) * bits_per_item(found.rates)).sum()
     value = mean_rate(
-        found.rates[0], metrics.expected_rate(found.rates, psi), observations, lifetime
+        found.rates[0], predictions.expected_rate(found.rates, psi), observations, lifetime
     )
     assert bits == pytest.approx(found.bits, rel=0.01)
     assert value == pytest.approx(found.cost, rel=0.01)

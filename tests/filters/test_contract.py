@@ -60,7 +60,7 @@ class Outsider:
         return self.keys
 
     def __or__(self, other):
-        both = Outsider(1, 0.5)
+        both = type(self)(1, 0.5)
         both.hashes, both.bits = self.hashes, self.bits | other.bits
         return both
 
@@ -77,8 +77,34 @@ class Outsider:
         return self.bits.mean() ** self.hashes
 
 
-def test_an_outsiders_filter_is_held_to_the_contract():
-    check_filter(Outsider)
+class Counting(Outsider):
+    """Counts instead of bits, so that keys can be removed."""
+
+    deletes, merges = True, False
+
+    def __init__(self, capacity, fpr):
+        super().__init__(capacity, fpr)
+        self.counts = np.zeros(len(self.bits), np.int64)
+
+    def change(self, keys, by):
+        for at in self.places(keys):
+            np.add.at(self.counts, at, by)
+        self.bits = self.counts > 0
+        self.keys += by * len(keys)
+
+    def update(self, keys):
+        if keys := distinct(keys):
+            self.change(keys, 1)
+
+    def remove(self, key):
+        if key not in self:
+            raise KeyError(key)
+        self.change([key], -1)
+
+
+@pytest.mark.parametrize("cls", [Outsider, Counting])
+def test_an_outsiders_filter_is_held_to_the_contract(cls):
+    check_filter(cls)
 
 
 class Denying(Outsider):
@@ -115,9 +141,72 @@ class Unmerged(Outsider):
         return self
 
 
+class Small(Outsider):
+    """Forgets the keys above a number that fits 16 bits."""
+
+    def update(self, keys):
+        before, keys = self.keys, distinct(keys)
+        super().update(keys[: max(2**16 - before, 0)])
+        self.keys = before + len(keys)
+
+
+class SmallSteps(Outsider):
+    """Forgets the keys that are added above a number that fits 16 bits."""
+
+    def update(self, keys):
+        full = 0 < len(keys) <= 20_000 and self.keys >= 2**16
+        super().update([] if full else keys)
+
+
+class Toggling(Outsider):
+    """Drops a key that is added again."""
+
+    def update(self, keys):
+        known = [key for key in distinct(keys) if self.keys == 2000 and key in self]
+        super().update(keys)
+        for at in self.places(known) if known else ():
+            self.bits[at] = False
+
+
+class Single(Counting):
+    """Stores a key once, however often it is added."""
+
+    def __init__(self, capacity, fpr):
+        super().__init__(capacity, fpr)
+        self.held = {}
+
+    def __getstate__(self):
+        return {**self.__dict__, "held": dict.fromkeys(sorted(self.held, key=repr))}
+
+    def update(self, keys):
+        new = [key for key in distinct(keys) if key not in self.held]
+        self.held |= dict.fromkeys(new)
+        super().update(new)
+
+    def remove(self, key):
+        super().remove(key)
+        self.held.pop(key, None)
+
+
+class Overeager(Counting):
+    """Removes bits of an absent key before it notices that the key is absent."""
+
+    def remove(self, key):
+        known = key in self
+        if known or self.keys:
+            self.change([key], -1)
+        if not known:
+            raise KeyError(key)
+
+
 @pytest.mark.parametrize(
     ("cls", "check"),
     [
+        (Small, "holds_many_keys"),
+        (SmallSteps, "many_keys_are_added"),
+        (Toggling, "keys_are_added_again"),
+        (Single, "a_key_is_removed_as_often_as_it_was_added"),
+        (Overeager, "an_absent_key_is_not_removed"),
         (Denying, "denies_no_key"),
         (Unlike, "answers_alike_one_by_one"),
         (Unpickled, "comes_back_from_a_pickle"),

@@ -25,7 +25,7 @@ def segments(members, others):
     return planning.Segments(starts, np.array(members, dtype=float), others / others.sum())
 
 
-def least_bits(members, shares, fpr, most=9):
+def min_bits(members, shares, fpr, most=9):
     """The fewest bits of whole halvings within the rate, by trying all."""
     used = [i for i, n in enumerate(members) if n]
     best = np.inf
@@ -46,7 +46,7 @@ def test_halvings_are_near_those_of_trying_all(members, others, fpr):
     found = planning.halved(np.array(members, dtype=float), shares, fpr=fpr)
     rate = sum(s * 2.0**-c for s, c, n in zip(shares, found, members, strict=True) if n)
     assert rate <= fpr * (1 + 1e-9)
-    best = least_bits(members, shares, fpr)
+    best = min_bits(members, shares, fpr)
     # Greedy steps miss the optimum of whole numbers by less than one step of the largest region.
     assert best <= (found * members).sum() <= best + max(members)
 
@@ -308,6 +308,36 @@ def test_a_foreign_classifier_is_used_but_not_saved(tmp_path):
         with pytest.raises(TypeError, match="model is a Halves, which cannot be saved"):
             save()
     assert not list(tmp_path.iterdir())
+
+
+class Rounded:
+    """A logistic model whose logits depend on how many rows are scored together, as BLAS sums."""
+
+    def predict_proba(self, logits):
+        error = 2.0**-22 if len(logits) > 1 else -(2.0**-22)
+        return 1 / (1 + np.exp(-np.asarray(logits, dtype=np.float64) - error))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("distinct", "step"), [(4000, 2.0**-21), (4000, 2.0**-10), (50, 0.1)])
+def test_keys_scored_alone_are_accepted(form, distinct, step):
+    """With scores closer than their error, with scores apart, and with scores that repeat."""
+    ranks = np.random.default_rng(1).beta(3, 1, (2, 4000))
+    members, others = (
+        np.round((rank - 0.5) * distinct) * step for rank in (ranks[0], 1 - ranks[1])
+    )
+    f = tamis.LearnedBloom.build(
+        range(4000), features=members, nonmembers=others, model=Rounded(), fpr=0.01, form=form
+    )
+    alone = [f.contains([i], features=[logit])[0] for i, logit in enumerate(members)]
+    assert all(alone), f"{alone.count(False)} keys rejected"
+
+
+def test_borders_lie_between_scores():
+    members, others = np.float32([0.5, 0.5, 0.75, 1.0]), np.float32([0.125, 0.25, 0.5])
+    found = planning.segments(members, others)
+    assert found.starts.tolist() == [0.0, 0.0625, 0.1875, 0.375, 0.625, 0.875]
+    assert found.members.tolist() == [0, 0, 0, 2, 1, 1]
 
 
 def test_what_is_refused():

@@ -17,7 +17,7 @@ from tamis.testing.filters import within_noise
 LAYOUTS = ["interleaved", "columns"]
 
 
-def most_slots(n):
+def max_slots(n):
     """Bits per column that every set so far kept to: n + 4 while dense, then 1.02·n + 4."""
     return n + 4 if n <= 256 else 1.02 * n + 4
 
@@ -29,7 +29,7 @@ def test_every_size_to_two_thousand(record_property):
         f = tamis.Ribbon.build(np.arange(n), fpr=2**-8, seed=n, layout=LAYOUTS[n % 2])
         assert f.contains(np.arange(n)).all()
         assert len(f) == n
-        assert f.size_in_bits <= 8 * most_slots(n) if n else f.size_in_bits == 0
+        assert f.size_in_bits <= 8 * max_slots(n) if n else f.size_in_bits == 0
         over.append(f.size_in_bits / 8 - n)
     record_property("mean slots over n, to 256", float(np.mean(over[1:257])))
     assert np.mean(over[1:257]) < 1.1
@@ -214,7 +214,7 @@ def test_no_budget_is_exceeded(n, budget):
             assert (f.columns + 0.05) * (n + 1) + spread > (budget * n - 4 * f.columns) * 0.97
 
 
-def most_bits(fpr):
+def max_bits(fpr):
     """Bits per key of a million keys: what a mixture of columns costs, and what slots do."""
     least = -math.log2(fpr)
     return least + 0.115 if fpr > 0.035 else min(least + 0.115, 1.02 * least)
@@ -229,7 +229,7 @@ def test_any_rate_of_a_million(fpr):
     keys = np.arange(1_000_000)
     f = tamis.Ribbon.build(keys, fpr=fpr, layout=LAYOUTS[RATES.index(fpr) % 2])
     assert f.contains(keys).all()
-    assert f.bits_per_key <= most_bits(fpr)
+    assert f.bits_per_key <= max_bits(fpr)
     assert 0.995 * fpr <= f.expected_fpr <= 1.001 * fpr
     assert within_noise(f.contains(np.arange(10**7, 11 * 10**6)).mean(), f.expected_fpr, 10**6)
 
@@ -242,7 +242,7 @@ def test_any_rate_of_few_keys(n, layout):
     for seed, fpr in enumerate(np.geomspace(0.3, 1e-6, 15).tolist()):
         f = tamis.Ribbon.build(keys, fpr=fpr, seed=seed, layout=layout)
         assert f.contains(keys).all()
-        assert f.bits_per_key <= 1.04 * most_bits(fpr)
+        assert f.bits_per_key <= 1.04 * max_bits(fpr)
         assert 0.97 * fpr <= f.expected_fpr <= 1.015 * fpr
         if n <= planning.DIRECT:
             assert f.expected_fpr <= fpr

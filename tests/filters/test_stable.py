@@ -118,16 +118,16 @@ def test_formulas_meet_where_they_should():
         zeros = planning.zeros_limit(size)
         assert planning.zeros_after(size, 10**6) == pytest.approx(zeros, rel=1e-3)
         assert planning.faded(size, 10**6) == pytest.approx(zeros, rel=1e-9)
-        assert planning.faded(size, size.most - 1) == 0
+        assert planning.faded(size, size.max_value - 1) == 0
         assert planning.faded_printed(size, 700, size.hashes / size.cells) == pytest.approx(
             planning.faded(size, 700), rel=0.05
         )
         # The limit of many cells, as a gamma function.
         wide = StableSize(size.cells * 1000, *size[1:])
         events = (size.hashes + size.decrements) * 0.3
-        expected = planning.zeros_limit(wide) * gammainc(size.most, events)
+        expected = planning.zeros_limit(wide) * gammainc(size.max_value, events)
         assert planning.faded(wide, 0.3 * wide.cells) == pytest.approx(expected, rel=1e-3)
-        lowered = planning.decrements(size.hashes, size.most, planning.limit_rate(wide))
+        lowered = planning.decrements(size.hashes, size.max_value, planning.limit_rate(wide))
         assert lowered == pytest.approx(size.decrements, rel=1e-3)
         changes = [planning.rate_after(size, n) for n in (0, 100, 1000, 10_000)]
         assert changes == sorted(changes)

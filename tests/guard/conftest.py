@@ -9,9 +9,9 @@ import tamis
 @pytest.fixture
 def fresh_stand_in(monkeypatch):
     """Let guards rebuild the stand-in, as they rebuild a native filter from its empty bytes."""
-    opened = tamis.guard.construction.from_bytes
+    opened = tamis.guard.opening.from_bytes
     monkeypatch.setattr(
-        tamis.guard.construction,
+        tamis.guard.opening,
         "from_bytes",
         lambda data, key=None: (
             Prefixes() if data == Prefixes().to_bytes() else opened(data, key=key)

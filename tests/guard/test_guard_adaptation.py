@@ -55,7 +55,7 @@ def test_an_adaptive_cuckoo_filter_before_any_store(kind, store, tmp_path):
     assert g.get_many(range(1, 400, 2)) == [str(i) for i in range(1, 400, 2)]
     assert len(g.filter) == 200
     g.save()
-    store.release(g._trust.owner)
+    store.release(g.driver.protocol.owner)
     g = tamis.Guard(store, made(), snapshot=path)
     assert g.stats.rebuilds == 0
     assert g.get_many(range(400)) == [str(i) if i % 2 else None for i in range(400)]
@@ -141,8 +141,8 @@ def test_the_remote_lists_a_pending_put_once():
     put_many = store.put_many
 
     def count():
-        run = g._trust.replica.remote.run(0, 2**64 - 1).tolist()
-        scan = [row for part in g._trust.replica.remote.scan() for row in part.tolist()]
+        run = g.driver.replica.remote.run(0, 2**64 - 1).tolist()
+        scan = [row for part in g.driver.replica.remote.scan() for row in part.tolist()]
         assert len(run) == len(scan)
         seen.append([run.count(row) + scan.count(row) for row in coming])
 
@@ -164,7 +164,7 @@ def test_the_remote_lists_a_pending_put_once():
 def test_growth_keeps_the_slot_of_a_pending_put():
     store = stores.Memory()
     g = tamis.Guard(store, telescoping())
-    regions = g._trust.replica.regions.of(tamis.hash_keys(range(200), seed=3))
+    regions = g.driver.replica.regions.of(tamis.hash_keys(range(200), seed=3))
     coming, others = 0, [key for key in range(200) if regions[key] != regions[0]]
     put_many, capacity = store.put_many, g.filter.capacity
     putter = threading.Thread(target=g.put_many, args=([(key, "x") for key in others],))
@@ -251,7 +251,7 @@ def test_an_adaptive_stack_grows_from_the_store(kind, tmp_path):
         assert g.stats.rebuilds == 0
         assert g.filter.to_bytes() == grown
         g.put(1000, "z")
-        g._trust.snapshot = None  # as if it had crashed here
+        g.driver.snapshot = None  # as if it had crashed here
     if kind == "RocksDB":  # which has no journal
         with opened() as g:
             assert g.stats.rebuilds == 1

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from faulty import Faulty
-from guards import absent_key, quotient, telescoping, until
+from guards import absent_key, quotient, set_lease, telescoping, until
 
 import tamis
 from tamis import _native, stores
@@ -38,9 +38,7 @@ def test_a_guard_with_the_lease_answers_while_the_store_is_down(choice):
     with pytest.raises(tamis.StoreError):
         g.get(1)
     # Half of the lease is over, and it cannot be renewed.
-    with g._trust.freshness.lock:
-        g._trust.freshness.renew_at = 0.0
-        g._trust.freshness.set_deadline()
+    set_lease(g, renew_at=0.0)
     if choice == "raise":
         with pytest.raises(tamis.StoreError):
             g.get(key)
@@ -48,8 +46,8 @@ def test_a_guard_with_the_lease_answers_while_the_store_is_down(choice):
         assert g.get(key) is None
         assert g.get_many([key, key]) == [None, None]
     # The lease is over: another guard may have written.
-    until(lambda: not _alive(g._trust._renewals))
-    g._trust.freshness.lease_until = 0.001
+    until(lambda: not _alive(g.driver.tasks["renew"]))
+    set_lease(g, renew_at=0.001, lease_until=0.001)
     with pytest.raises(tamis.StoreError):
         g.get(key)
     store.down = False
@@ -65,11 +63,11 @@ def test_within_max_staleness_the_filter_may_answer_for_a_store_that_is_down(cho
     store = Faulty(shared=True)
     with tamis.Guard(store, quotient(), max_staleness=1000, on_failure=choice) as g:
         store.write([1])
-        g._trust.follow()
+        g.driver.follow()
         key = absent_key(g)
         assert g.get(key) is None
         store.down = True
-        g._trust._follower._wake.set()
+        g.driver.follower.wake()
         if choice == "filter":
             until(lambda: "cannot be followed" in caplog.text)
             assert g.get(key) is None
@@ -86,14 +84,14 @@ def test_a_rebuild_of_a_store_that_is_down_is_logged_once(caplog, monkeypatch):
     monkeypatch.setattr(tamis.guard.background, "_FIRST_DELAY", 0.0)
     store = Faulty(shared=True)
     g = tamis.Guard(store, quotient())
-    g._trust._rebuilds._delay = 0.0
+    g.driver.tasks["rebuild"]._delay = 0.0
     store._journal.clear()
     store.write([1])
     store.down = False
     contents, store.contents = store.contents, lambda: (_ for _ in ()).throw(tamis.StoreError("x"))
     for _ in range(5):
         assert g.get(1) == b"theirs"
-        g._trust._rebuilding.join()
+        g.driver.tasks["rebuild"].thread.join()
     assert caplog.text.count("could not rebuild its filter") == 1
     store.contents = contents
     g.rebuild()
@@ -105,7 +103,7 @@ def test_a_rebuild_in_another_way_ends_the_delay():
     """The next rebuild in the background does not wait for earlier failures."""
     store = Faulty(shared=True)
     g = tamis.Guard(store, quotient())
-    task = g._trust._rebuilds
+    task = g.driver.tasks["rebuild"]
     task._delay, task._after = 60.0, _native.now() + 60.0
     g.rebuild()
     assert task._delay == 1.0
@@ -115,7 +113,7 @@ def test_a_rebuild_in_another_way_ends_the_delay():
 def test_a_rebuild_that_is_overtaken_delays_the_next_one():
     store = Faulty(shared=True)
     g = tamis.Guard(store, quotient())
-    task, changes = g._trust._rebuilds, store.changes
+    task, changes = g.driver.tasks["rebuild"], store.changes
     store.changes = lambda *_, **__: None
     delays = []
     for _ in range(3):
@@ -211,7 +209,7 @@ def test_a_rebuild_keeps_a_put_that_may_still_arrive():
     store = Faulty()
     g = tamis.Guard(store, telescoping(), lease=1000)
     g.put_many((i, "x") for i in range(50))
-    settle = g._trust.settle
+    contents = store.contents
 
     def put():
         with pytest.raises(tamis.StoreError):
@@ -220,13 +218,12 @@ def test_a_rebuild_keeps_a_put_that_may_still_arrive():
     putter = threading.Thread(target=put)
 
     def overtaken():
-        settle()
-        if not putter.ident:
-            store.breaks = "late"
-            putter.start()
-            putter.join(0.2)
+        store.breaks = "late"
+        putter.start()
+        putter.join(0.2)
+        return contents()
 
-    g._trust.settle = overtaken
+    store.contents = overtaken
     g.rebuild()
     putter.join()
     assert store.arrive() == 0
@@ -239,7 +236,7 @@ def test_growth_keeps_the_slot_of_a_put_that_may_still_arrive():
     store.breaks = "late"
     with pytest.raises(tamis.StoreError):
         g.put("late", "y")
-    g.filter.grow(g._trust.replica.remote)
+    g.filter.grow(g.driver.replica.remote)
     assert store.arrive() == 0
     assert g.get("late") == "y"
 

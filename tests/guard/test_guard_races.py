@@ -3,10 +3,13 @@
 import asyncio
 import signal
 import sqlite3
+import threading
 import time
 from contextlib import closing, contextmanager
 
 import pytest
+from faulty import Faulty
+from guards import until
 
 import tamis
 from campaign import backends, scenes
@@ -31,9 +34,9 @@ def test_a_put_of_a_key_that_a_stranger_deletes_meanwhile(filter, tmp_path):
     store = stores.SQLite(path, table="items", key="name", value="body")
     put_many = store.put_many
 
-    def put_after_a_delete(keys, values, owner):
+    def put_after_a_delete(*arguments):
         stranger.execute("DELETE FROM items WHERE name IN ('k1', 'k2', 'k7')")
-        return put_many(keys, values, owner)
+        return put_many(*arguments)
 
     with tamis.Guard(store, FILTERS[filter]()) as guard:
         store.put_many = put_after_a_delete
@@ -78,6 +81,49 @@ def test_a_filter_does_not_grow_from_an_index_of_another_hash(tmp_path):
         assert others
         assert guard.get_many([*keys, "x3 3", "more"]) == ["v"] * 42
     others[0].close()
+
+
+@pytest.mark.parametrize("filter", ["quotient", "telescoping"])
+@pytest.mark.parametrize("breaks", ["after", ""])
+def test_writes_do_not_wait_for_each_other_after_a_lost_reply(breaks, filter):
+    """The next commit has to look for changes, which takes all locks; others hold some of them."""
+    store = Faulty()
+    large = {"quotient": tamis.Quotient, "telescoping": tamis.Telescoping}[filter]
+    guard = tamis.Guard(store, large(capacity=200_000, fpr=2**-8, seed=3))
+    guard.put("told", "v")
+    regions, keys = guard._replica.regions, [f"k{i}" for i in range(5)]
+    lost, errors = keys[0], []
+
+    def put(key):
+        try:
+            guard.put(key, "v")
+        except tamis.StoreError as error:
+            errors.append(error)
+
+    def is_writing(key):
+        with regions.locked(regions.of(guard._replica.hashes([key])), wait=False) as held:
+            return not held
+
+    store.hold, store.breaks = threading.Event(), breaks
+    threads = [threading.Thread(target=put, args=(key,), daemon=True) for key in keys]
+    threads[0].start()
+    store.waiting.wait()
+    for key, thread in zip(keys[1:], threads[1:], strict=True):
+        thread.start()
+        until(lambda key=key: is_writing(key))
+    store.hold.set()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert len(errors) == (breaks != "")
+    assert guard.get_many(keys) == ["v"] * 5
+    assert guard.delete_many(keys) == [True] * 5
+    assert guard.get_many([*keys, "told"]) == [None] * 5 + ["v"]
+    guard.put(lost, "w")
+    assert guard.get(lost) == "w"
+    assert guard.stats.trusted
+    assert not any(key in guard.filter for key in keys[1:])
+    guard.close()
 
 
 @contextmanager

@@ -8,11 +8,11 @@ import time
 import pytest
 from failing import in_thread
 from faulty import Faulty
-from guards import absent_key, quotient, telescoping, until
+from guards import absent_key, quotient, set_lease, telescoping, until
 
 import tamis
 from tamis import _native, stores
-from tamis.stores.contract import Changes
+from tamis.stores.base import Changes
 
 
 def false_positive(g, start=10_000):
@@ -99,8 +99,7 @@ def test_a_query_does_not_wait_for_a_write(shared):
         assert in_thread(g.get_many, [5, 6, 30_000]) == ["5", "6", None]
         assert in_thread(g.get, 1000) is None
         # Half of the lease is over.
-        g._trust.freshness.renew_at = 0.0
-        g._gate.open_until(0.0)
+        set_lease(g, renew_at=0.0)
         assert in_thread(g.get, 6) == "6"
         assert in_thread(g.get, absent_key(g)) is None
     finally:
@@ -129,9 +128,9 @@ def test_the_lease_opens_no_gate_to_a_filter_that_is_behind():
     """After others wrote more than one piece under a lease of theirs."""
     store = Faulty()
     g = tamis.Guard(store, tamis.Quotient(capacity=10_000, fpr=2**-6), lease=1000)
-    g._trust._follows.close()
-    store.release(g._trust.owner)
-    g._trust.freshness.lease_until = 0.001  # long over
+    g.driver.tasks["follow"].close()
+    store.release(g.driver.protocol.owner)
+    set_lease(g, lease_until=0.001, renew_at=0.001)  # long over
     for i in range(2000):
         store.write([i])
     for i in range(1999, 0, -100):
@@ -160,10 +159,10 @@ def test_a_filter_that_is_not_trusted_denies_nothing():
     with tamis.Guard(store, quotient(), max_staleness=1000) as g:
         key = absent_key(g)
         assert g.get(key) is None
-        g._trust._rebuilds.close()
+        g.driver.tasks["rebuild"].close()
         store._journal.clear()
         store.write([key])
-        g._trust.follow()
+        g.driver.follow()
         assert g.get(key) == b"theirs"
         assert not g.stats.trusted
 
@@ -172,7 +171,9 @@ def test_max_staleness_is_a_duration():
     for given, says in (("soon", "not 'soon'"), (-1, "not -1"), (float("nan"), "not nan")):
         with pytest.raises(ValueError, match=f"max_staleness must be seconds.*{says}"):
             tamis.Guard(stores.Memory(), quotient(), max_staleness=given)
-    with pytest.raises(ValueError, match="on_failure must be 'raise' or 'filter', not 'ignore'"):
+    with pytest.raises(
+        ValueError, match="on_failure must be 'raise', 'filter' or 'pass', not 'ignore'"
+    ):
         tamis.Guard(stores.Memory(), quotient(), on_failure="ignore")
 
 
@@ -180,7 +181,7 @@ def test_a_stale_no_costs_no_change_check():
     store = Faulty(shared=True)
     with tamis.Guard(store, quotient(), max_staleness=1000) as g:
         store.write(range(50))
-        g._trust.follow()
+        g.driver.follow()
         key = absent_key(g)
         g.get(key)
         before = store.asked["change_token"]
@@ -200,13 +201,13 @@ def test_a_strict_no_costs_one_change_check():
     for _ in range(20):
         assert g.get(key) is None
         assert g.get(1) == "x"  # a "yes" is confirmed by the read itself
-    assert store.asked - before == {"change_token": 20, "get_many": 20, "epoch": 20}
+    assert store.asked - before == {"change_token": 20, "get_many": 20, "changes": 20}
     assert g.stats.change_checks == checks + 20
 
 
 def test_what_others_write_is_denied_at_most_for_max_staleness(monkeypatch):
     """With a follower that never runs, only the deadline ends the stale answers."""
-    monkeypatch.setattr(tamis.guard.trust, "Follower", lambda *_: None)
+    monkeypatch.setattr(tamis.guard.driver, "Follower", lambda *_: None)
     store = Faulty(shared=True)
     g = tamis.Guard(store, quotient(), max_staleness=0.2)
     key = absent_key(g)
@@ -226,7 +227,7 @@ def test_what_others_write_is_denied_at_most_for_max_staleness(monkeypatch):
 
 def test_staleness_counts_from_before_the_change_check(monkeypatch):
     """The store may answer long after it read what it answers."""
-    monkeypatch.setattr(tamis.guard.trust, "Follower", lambda *_: None)
+    monkeypatch.setattr(tamis.guard.driver, "Follower", lambda *_: None)
     store = Faulty(shared=True)
     g = tamis.Guard(store, quotient(), max_staleness=0.1)
     key = absent_key(g)
@@ -257,14 +258,14 @@ def test_the_follower_keeps_the_filter_level(tmp_path):
         db.execute("DELETE FROM t WHERE k < 500")
         until(lambda: len(g.filter) == 500)
         assert g.get_many(range(1000)) == [None] * 500 + ["x"] * 500
-        follower = g._trust._follower
+        follower = g.driver.follower
     assert not follower._thread.is_alive()
     db.close()
 
 
 def test_the_follower_ends_with_its_guard():
     g = tamis.Guard(stores.Memory(), quotient(), max_staleness=0.01)
-    thread = g._trust._follower._thread
+    thread = g.driver.follower._thread
     g.store._hasher = None  # the store knows the guard
     del g
     gc.collect()

@@ -12,6 +12,7 @@ from guards import absent_key, quotient, telescoping
 
 import tamis
 from tamis import stores
+from tamis.guard.protocol import LeaseLost
 
 
 def test_a_batch_reads_and_learns_each_key_once():
@@ -29,9 +30,8 @@ def test_a_batch_reads_and_learns_each_key_once():
     assert (s.adaptations, s.adaptations_skipped) == (1, 0)
     # The same where the filter is not trusted.
     reads.clear()
-    g._trust.freshness.trusted = False
-    g._gate.close()
-    g._trust._rebuilds._closed = True
+    g.driver.tasks["rebuild"].close()
+    g.driver.distrust("for a test")
     assert g.get_many(["k1", "k1", wrong]) == ["1", "1", None]
     assert reads == [[b"k1", wrong.encode()]]
 
@@ -133,7 +133,7 @@ def test_a_child_process_is_told_to_open_its_own_guard(tmp_path):
     """Also while threads of the parent hold the guard's locks."""
     with tamis.Guard(stores.SQLite(tmp_path / "a.db"), quotient(), max_staleness=0.01) as g:
         g.put(1, "x")
-        with g._trust.replica.regions.locked(), g._trust.freshness.lock:
+        with g.driver.replica.regions.locked(), g.driver._lock:
             child = os.fork()
             if child == 0:
                 told = 0
@@ -160,30 +160,25 @@ def test_a_rebuilt_filter_is_used_only_once_it_is_level():
     store = Faulty(shared=True)
     g = tamis.Guard(store, quotient(2000), max_staleness=1000)
     store.write(range(100))
-    g._trust.follow()
+    g.driver.follow()
     assert g.get_many(range(100)) == [b"theirs"] * 100
     contents, denied = stores.Memory.contents, []
 
     def slow():
-        epoch, parts = contents(store)
+        position, parts = contents(store)
         store.write([500])
-        return epoch, parts
+        return position, parts
 
     store.contents = slow
-    replace, gate, before = g._gate.replace, g._gate, g._trust.replica.epoch
+    replace, before = g.driver.replica.replace, g.driver.protocol.position
 
-    class Gate:
-        def __getattr__(self, name):
-            return getattr(gate, name)
+    def checked(filter):
+        assert g.driver.protocol.position == before  # which the old filter matches
+        denied.extend(key for key in [*range(100), 500] if key not in filter)
+        replace(filter)
 
-        def replace(self, filter):
-            assert g._trust.replica.epoch == before  # which the old filter matches
-            denied.extend(key for key in [*range(100), 500] if key not in filter)
-            replace(filter)
-
-    g._trust.replica.gate = Gate()
+    g.driver.replica.replace = checked
     g.rebuild()
-    g._trust.replica.gate = gate
     assert not denied
     assert g.get(500) == b"theirs"
     g.close()
@@ -248,21 +243,21 @@ def test_a_delete_after_others_reads_the_index(tmp_path):
         db.executemany("INSERT INTO t VALUES (?, 'x')", [(i,) for i in range(100)])
         store = stores.SQLite(path, table="t", key="k", value="v")
         with tamis.Guard(store, telescoping()) as g:
-            removed, remove = [], g._trust.replica._remove
+            removed, remove = [], g.driver.replica.remove
 
-            def by_the_index(filter, keys, attached):
+            def by_the_index(filter, keys, *, indexed):
                 if keys:
-                    removed.append((keys, attached))
-                return remove(filter, keys, attached)
+                    removed.append((keys, indexed))
+                return remove(filter, keys, indexed=indexed)
 
-            g._trust.replica._remove = by_the_index
+            g.driver.replica.remove = by_the_index
             assert g.delete(1)
             assert removed == []
             db.execute("DELETE FROM t WHERE k = 2")
             assert g.delete(3)
-            assert removed == [([2], True), ([3], True)]
+            assert [(sorted(keys), indexed) for keys, indexed in removed] == [([2, 3], True)]
             assert g.delete_many([4, 5]) == [True, True]
-            assert len(removed) == 2
+            assert len(removed) == 1
             assert g.get_many(range(6)) == ["x", *[None] * 5]
             assert len(g.filter) == 95
 
@@ -293,6 +288,20 @@ def test_a_put_for_which_the_filter_grows_keeps_the_keys_of_both_types():
         assert len(g.filter) == 330
 
 
+def test_a_filter_that_cannot_grow_before_it_is_rebuilt_refuses_no_put(monkeypatch):
+    guard = tamis.Guard(Faulty(), telescoping(8))
+    monkeypatch.setattr(guard.driver.tasks["rebuild"], "start", lambda: None)
+    monkeypatch.setattr(guard.driver, "require_lease", lambda: None)
+    guard.driver.handle(LeaseLost())  # and so the index
+    keys = [f"k{i}" for i in range(300)]
+    for key in keys:
+        guard.put(key, "v")
+    guard.rebuild()
+    assert guard.stats.trusted
+    assert guard.get_many([*keys, "absent"]) == ["v"] * 300 + [None]
+    guard.close()
+
+
 def test_a_store_that_comes_back_with_the_state_before_a_delete_is_not_denied():
     """As a Redis server does that lost its latest writes: its state is the one before them."""
     store = Faulty(shared=True)
@@ -300,7 +309,7 @@ def test_a_store_that_comes_back_with_the_state_before_a_delete_is_not_denied():
         g.put("a", "x")
         assert g.get("b") is None  # the guard knows the token of this state
         kept = {"_values": dict(store._values), "_hashes": list(store._hashes)}
-        kept |= {"_epoch": store._epoch, "_journal": list(store._journal)}
+        kept |= {"_version": store._version, "_journal": list(store._journal)}
         assert g.delete("a")
         vars(store).update(kept)
         assert g.get("a") == "x"
@@ -323,15 +332,15 @@ def test_changes_that_were_applied_in_part_are_not_applied_again(make, error, mo
     store.write(items=range(200))
     assert g.get_many(range(200)) == [b"theirs"] * 200
     store.write(removed=range(0, 200, 2))
-    remove = g._trust.replica._remove
+    remove = g.driver.replica.remove
 
-    def interrupted(*arguments):
-        g._trust.replica._remove = remove  # only once
-        remove(*arguments)
+    def interrupted(*arguments, **options):
+        g.driver.replica.remove = remove  # only once
+        remove(*arguments, **options)
         raise error("now")
 
-    monkeypatch.setattr(g._trust._rebuilds, "start", lambda: None)
-    g._trust.replica._remove = interrupted
+    monkeypatch.setattr(g.driver.tasks["rebuild"], "start", lambda: None)
+    g.driver.replica.remove = interrupted
     with pytest.raises(error):
         g.get(absent_key(g))
     assert not g.stats.trusted

@@ -1,4 +1,4 @@
-"""Snapshots and epochs."""
+"""Snapshots and positions."""
 
 import errno
 import logging
@@ -36,7 +36,7 @@ def clock(monkeypatch):
     return clock
 
 
-def test_a_snapshot_of_the_epoch_saves_the_rebuild(tmp_path):
+def test_a_snapshot_of_the_position_saves_the_rebuild(tmp_path):
     path = tmp_path / "filter"
     store = stores.Memory()
     with tamis.Guard(store, quotient(), snapshot=path) as g:
@@ -47,17 +47,17 @@ def test_a_snapshot_of_the_epoch_saves_the_rebuild(tmp_path):
         g.put(100, "y")
         g.save()
         g.put(101, "z")
-        g._trust.snapshot = None  # as if it had crashed here
+        g.driver.snapshot = None  # as if it had crashed here
     with tamis.Guard(store, quotient(), snapshot=path) as g:
         assert g.stats.rebuilds == 1
         assert g.get_many([100, 101]) == ["y", "z"]
 
 
-@pytest.mark.parametrize("fails", ["write", "fsync", "replace", "epoch"])
+@pytest.mark.parametrize("fails", ["write", "fsync", "replace", "metadata"])
 def test_a_guard_that_cannot_save_gives_its_lease_back(fails, tmp_path, monkeypatch):
     """A full disk, or a store that does not answer, must not keep others from writing."""
     store, path = stores.Memory(), tmp_path / "filter"
-    store.shared = fails == "epoch"
+    store.shared = fails == "metadata"
     guard = tamis.Guard(store, quotient(), snapshot=path, lease=3600)
     guard.put(1, b"one")
     guard.save()
@@ -68,8 +68,8 @@ def test_a_guard_that_cannot_save_gives_its_lease_back(fails, tmp_path, monkeypa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        if fails == "epoch":
-            patch.setattr(store, "epoch", full)
+        if fails == "metadata":
+            patch.setattr(store, "metadata", full)
         elif fails == "write":
             patch.setattr(tamis.Quotient, "to_bytes", full)
         else:
@@ -161,7 +161,7 @@ def test_a_guard_in_use_keeps_its_lease(clock, tmp_path, kind, use):
     with opened() as one, opened() as two:
         leases, lease = [], one.store.lease
         one.store.lease = lambda owner, seconds: (
-            (leases.append(clock.now) if owner == one._trust.owner else None)
+            (leases.append(clock.now) if owner == one.driver.protocol.owner else None)
             or lease(owner, seconds)
         )
         work = {
@@ -189,7 +189,7 @@ def test_a_stale_filter_passes_everything_and_is_rebuilt():
     one.put_many((i, "x") for i in range(50))
     assert two.get_many(range(50)) == ["x"] * 50
     assert two.stats.passed == 50
-    two._trust._rebuilding.join()
+    two.driver.tasks["rebuild"].thread.join()
     assert two.stats.trusted
     assert two.get_many(range(50)) == ["x"] * 50
     assert two.stats.true_positives == 50
@@ -215,7 +215,7 @@ def test_a_rebuild_that_fails_is_tried_again_later_and_later(clock, caplog):
         for _ in range(8 * seconds):
             for _ in range(3):
                 assert two.get_many(["a", "b"]) == ["1", None]
-                two._trust._rebuilding.join()
+                two.driver.tasks["rebuild"].thread.join()
             clock.forward(0.125)
         return np.diff(tried).tolist()
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import tamis
-from tamis.guard import log
+from tamis.guard import statistics
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -42,7 +42,7 @@ def test_a_scrape_has_the_statistics_of_each_guard():
         assert {name: value for (name, of), value in samples.items() if of == g.name} == {
             "tamis_guard_queries_total": s.queries,
             "tamis_guard_reads_saved_total": s.reads_saved,
-            "tamis_guard_reads_wasted_total": s.false_positives,
+            "tamis_guard_reads_wasted_total": s.wasted_reads,
             "tamis_guard_reads_found_total": s.true_positives,
             "tamis_guard_passed_total": s.passed,
             "tamis_guard_change_checks_total": s.change_checks,
@@ -58,7 +58,7 @@ def test_a_scrape_has_the_statistics_of_each_guard():
     assert samples["tamis_guard_reads_wasted_total", "one"] > 0
     assert samples["tamis_guard_rebuild_seconds_total", "one"] > 0
     assert samples["tamis_guard_memory_bytes", "one"] == -(-one.filter.size_in_bits // 8)
-    one._trust.replica.distrust("of a test")
+    one.driver.distrust("of a test")
     one.close()
     assert {name for _, name in scraped(registry)} == {"two"}
     two.close()
@@ -68,8 +68,8 @@ def test_a_filter_that_is_not_in_use_shows():
     g = guard("g", tamis.stores.Memory())
     registry = prometheus_client.CollectorRegistry()
     registry.register(tamis.metrics.Collector(g))
-    g._trust._rebuilds.close()
-    g._trust.replica.distrust("of a test")
+    g.driver.tasks["rebuild"].close()
+    g.driver.distrust("of a test")
     assert scraped(registry)["tamis_guard_trusted", "g"] == 0.0
     g.close()
 
@@ -95,8 +95,8 @@ def test_the_extra_is_named(monkeypatch):
 
 def test_lines_of_one_kind_are_limited(caplog, monkeypatch):
     at = [100.0]
-    monkeypatch.setattr(log, "now", lambda: at[0])
-    one, two = log.Log("one"), log.Log("two")
+    monkeypatch.setattr(statistics, "now", lambda: at[0])
+    one, two = statistics.Log("one"), statistics.Log("two")
     with caplog.at_level(logging.INFO, logger="tamis.guard"):
         for i in range(5):
             one.warning("failed: %s", i)
@@ -123,6 +123,6 @@ def test_lines_of_one_kind_are_limited(caplog, monkeypatch):
 def test_a_guard_that_is_distrusted_again_and_again_logs_once(caplog):
     with guard("noisy") as g, caplog.at_level(logging.WARNING, logger="tamis.guard"):
         for _ in range(50):
-            g._trust.replica.distrust("of a test")
-            g._trust.rebuild()
+            g.driver.distrust("of a test")
+            g.driver.rebuild()
     assert caplog.text.count("noisy: all queries go to the store") == 1

@@ -19,7 +19,7 @@ import pytest
 from servers import _program
 
 import tamis
-from tamis.guard import page_data
+from tamis.guard import page as pages
 
 
 def guard(name="users", keys=2000):
@@ -120,8 +120,8 @@ def test_the_numbers_on_the_page_are_those_of_the_statistics(browser):
         until(lambda: equals(browser, g.stats))
         assert float(shown(browser)["rebuild_seconds"][0]) == g.stats.rebuild_seconds
         assert browser.find_element("id", "trust").text == "filter trusted"
-        g._trust._rebuilds.close()
-        g._trust.replica.distrust("of a test")
+        g.driver.tasks["rebuild"].close()
+        g.driver.distrust("of a test")
         until(lambda: browser.find_element("id", "trust").text == "all queries go to the store")
         # What other filters would have done, from a sample, in the background.
         rows = until(lambda: browser.find_elements("css selector", "#others tbody tr"))
@@ -268,11 +268,10 @@ def test_bad_arguments_are_named():
 def test_a_page_ends_with_its_guard_or_before():
     before = set(threading.enumerate())
     g = guard()
-    methods = g.get, g.get_many
     page = g.serve()
-    assert g.get != methods[0]
+    assert g.on_query is not None
     page.close()
-    assert (g.get, g.get_many) == methods
+    assert g.on_query is None
     with pytest.raises(urllib.error.URLError):
         fetch(page.url)
     page = g.serve()
@@ -296,8 +295,8 @@ def test_a_client_that_says_nothing_holds_nobody_up():
 
 
 def test_the_series_is_bounded(monkeypatch):
-    monkeypatch.setattr(page_data, "_MAX_POINTS", 10)
-    series = page_data.Series()
+    monkeypatch.setattr(pages, "_MAX_POINTS", 10)
+    series = pages.Series()
     with guard() as g:
         for i in range(1000):
             if i % 100 == 0:
@@ -312,8 +311,8 @@ def test_the_series_is_bounded(monkeypatch):
 
 
 def test_the_sample_is_bounded_and_even(monkeypatch):
-    monkeypatch.setattr(page_data, "_MAX_QUERIES", 100)
-    sample = page_data.Sample()
+    monkeypatch.setattr(pages, "_MAX_QUERIES", 100)
+    sample = pages.Sample()
     for i in range(10_000):
         sample.add([i])
     kept = sample.read()
@@ -334,11 +333,11 @@ def test_the_sample_has_absent_keys_only():
 
 def test_a_comparison_needs_keys_and_queries():
     with guard(keys=0) as g:
-        assert page_data.compare_filters(g, [f"guest{i}" for i in range(1000)]) is None
+        assert pages.compare_filters(g, [f"guest{i}" for i in range(1000)]) is None
     with guard() as g:
-        assert page_data.compare_filters(g, ["guest"] * 100) is None
+        assert pages.compare_filters(g, ["guest"] * 100) is None
         queries = [f"guest{i % 700}" for i in range(1000)] + list(range(200))
-        found = page_data.compare_filters(g, queries)
+        found = pages.compare_filters(g, queries)
         assert found["queries"] == 1000
         assert all(0 <= choice["rate"] <= 1 for choice in found["choices"])
 

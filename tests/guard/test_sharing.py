@@ -14,7 +14,7 @@ import pytest
 import tamis
 from tamis import stores
 from tamis._clock import now
-from tamis.guard import sharer, snapshot
+from tamis.guard import background, snapshot
 
 WORKERS, STALENESS, CAPACITY = 8, 0.2, 8_000_000
 
@@ -170,7 +170,7 @@ def test_a_snapshot_that_is_not_shared_is_paid_by_each(tmp_path):
 def test_a_guard_that_only_reads_never_takes_the_lease(tmp_path):
     path = tmp_path / "data.db"
     with tamis.Guard(stores.SQLite(path), empty_filter(), read_only=True) as g:
-        assert not g._trust.freshness.holds_lease()
+        assert not g.driver.holds_lease()
         with pytest.raises(tamis.LeaseError, match="this guard is read-only"):
             g.put("a", "x")
         with pytest.raises(tamis.LeaseError, match="this guard is read-only"):
@@ -206,7 +206,7 @@ def test_a_guard_without_a_filter_waits_for_the_snapshot(tmp_path):
 
 def test_a_guard_without_a_filter_waits_for_another_snapshot(tmp_path, monkeypatch):
     """If the store cannot say what changed since, queries go to the store until there is one."""
-    monkeypatch.setattr(sharer, "_INTERVAL", 0.02)
+    monkeypatch.setattr(background, "SHARING_INTERVAL", 0.02)
     with writer(tmp_path) as g:
         g.put("a", "x")
         old = (tmp_path / "filter").read_bytes()
@@ -251,7 +251,7 @@ def test_a_snapshot_has_to_be_given(tmp_path):
 
 
 def test_a_process_that_is_gone_leaves_the_lease_to_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(sharer, "_INTERVAL", 0.02)
+    monkeypatch.setattr(background, "SHARING_INTERVAL", 0.02)
     child = os.fork()
     if child == 0:
         try:
@@ -260,7 +260,7 @@ def test_a_process_that_is_gone_leaves_the_lease_to_another(tmp_path, monkeypatc
             os._exit(0)  # without releasing the lease
     assert os.waitpid(child, 0)[1] == 0
     with writer(tmp_path, lease=0.4) as g:
-        until(g._trust.freshness.holds_lease)
+        until(g.driver.holds_lease)
         g.put("b", "y")
         assert g.get_many(["a", "b", "c"]) == ["x", "y", None]
 
@@ -270,7 +270,7 @@ def telescoping():
 
 
 def test_a_filter_that_grew_is_taken_over_instead_of_built(tmp_path, monkeypatch):
-    monkeypatch.setattr(sharer, "_INTERVAL", 0.02)
+    monkeypatch.setattr(background, "SHARING_INTERVAL", 0.02)
     paths = {"snapshot": tmp_path / "filter", "share": True}
     with (
         tamis.Guard(stores.SQLite(tmp_path / "data.db"), telescoping(), **paths) as g,
@@ -290,28 +290,28 @@ def test_a_filter_that_grew_is_taken_over_instead_of_built(tmp_path, monkeypatch
 
 def test_a_newer_snapshot_keeps_what_was_put_after_it(tmp_path, monkeypatch):
     """Taking over a snapshot replays what it lacks, before it is used."""
-    monkeypatch.setattr(sharer, "_INTERVAL", 1000.0)
+    monkeypatch.setattr(background, "SHARING_INTERVAL", 1000.0)
     with writer(tmp_path) as g, writer(tmp_path, read_only=True) as h:
         g.put("a", "1")
         g.save()
         g.put("b", "2")
-        assert h._trust.adopt()
+        assert h.driver.adopt()
         assert h.get_many(["a", "b", "c"]) == ["1", "2", None]
         g.delete("a")
-        assert h._trust.adopt()
+        assert h.driver.adopt()
         assert h.get_many(["a", "b", "c"]) == [None, "2", None]
-        assert not g._trust.adopt()  # it holds the lease
+        assert not g.driver.adopt()  # it holds the lease
 
 
 def test_a_snapshot_with_another_hash_is_not_taken_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(sharer, "_INTERVAL", 1000.0)
+    monkeypatch.setattr(background, "SHARING_INTERVAL", 1000.0)
     other = tamis.Bloom(capacity=CAPACITY, fpr=0.01, seed=5)
     options = {"snapshot": tmp_path / "filter", "share": True, "read_only": True}
     path = tmp_path / "data.db"
     with tamis.Guard(stores.SQLite(path), other, **options) as h, writer(tmp_path) as g:
         g.put("a", "1")
         g.save()
-        assert not h._trust.adopt()
+        assert not h.driver.adopt()
         assert h.get_many(["a", "b"]) == ["1", None]
 
 
@@ -321,7 +321,7 @@ def test_a_snapshot_that_cannot_be_written_keeps_no_guard_from_opening(
     def full(*_):
         raise OSError(28, "no space left on device")
 
-    monkeypatch.setattr(snapshot, "save_whole", full)
+    monkeypatch.setattr(snapshot, "save_atomically", full)
     g = writer(tmp_path)
     g.put("a", "1")
     assert g.get_many(["a", "b"]) == ["1", None]
@@ -331,7 +331,7 @@ def test_a_snapshot_that_cannot_be_written_keeps_no_guard_from_opening(
 
 
 def test_a_damaged_snapshot_is_not_taken_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(sharer, "_INTERVAL", 1000.0)
+    monkeypatch.setattr(background, "SHARING_INTERVAL", 1000.0)
     with writer(tmp_path) as g:
         g.put("a", "1")
     whole = (tmp_path / "filter").read_bytes()
@@ -340,7 +340,7 @@ def test_a_damaged_snapshot_is_not_taken_over(tmp_path, monkeypatch):
             replacement = tmp_path / "next"
             replacement.write_bytes(damaged)
             replacement.rename(tmp_path / "filter")
-            assert not h._trust.adopt()
+            assert not h.driver.adopt()
             assert h.get_many(["a", "b"]) == ["1", None]
 
 
@@ -349,8 +349,8 @@ def test_the_filter_of_a_snapshot_is_mapped_or_read(tmp_path):
     f.add("a")
     snapshot.save(tmp_path / "f", f, b"store", "7.x")
     for mapped in (True, False):
-        loaded, store, epoch = snapshot.load(tmp_path / "f", None, mapped=mapped)
-        assert ("a" in loaded, store, epoch) == (True, b"store", "7.x")
+        loaded, store, position = snapshot.load(tmp_path / "f", None, mapped=mapped)
+        assert ("a" in loaded, store, position) == (True, b"store", "7.x")
         assert loaded.to_bytes() == f.to_bytes()
     with pytest.raises(tamis.FormatError, match=r"snapshot of a guard: open it with tamis\.Guard"):
         tamis.load(tmp_path / "f")

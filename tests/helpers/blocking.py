@@ -39,6 +39,12 @@ class BlockingGuard:
     def get_many(self, keys):
         return run(self.asynchronous.get_many(keys))
 
+    def maybe(self, key):
+        return run(self.asynchronous.maybe(key))
+
+    def maybe_many(self, keys):
+        return run(self.asynchronous.maybe_many(keys))
+
     def put(self, key, value):
         return run(self.asynchronous.put(key, value))
 

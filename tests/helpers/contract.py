@@ -37,6 +37,21 @@ def planned(kinds, fine, *, psi=0.5, budget=None):
     )  # fmt: skip
 
 
+FIRST_NEGATIVE = 10**9
+"""The first of the known negatives of stacks, above all keys."""
+
+
+def stack(kinds, fine, keys, negatives, **arguments):
+    plan = {name: arguments.pop(name) for name in ("psi", "budget") if name in arguments}
+    return tamis.Stacked.from_plan(
+        planned(kinds, fine, **plan), keys, negatives=negatives, **arguments
+    )
+
+
+def alternating(kind, depth=3):
+    return (kind,) * depth
+
+
 def made_once(plan):
     """Plans depend on numbers alone, so those of equal numbers are made once."""
     made = functools.lru_cache(maxsize=None)(plan)

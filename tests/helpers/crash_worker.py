@@ -42,12 +42,12 @@ def opened(kind, folder, filter):
 def half_way(then):
     """Between the filter's write and the commit, or the commit and the filter's removal."""
 
-    def pause(*arguments):
+    def pause(*arguments, **options):
         if random.random() < 0.2:
             say("half")
             time.sleep(0.1)
             say("on")
-        return then(*arguments)
+        return then(*arguments, **options)
 
     return pause
 
@@ -57,7 +57,8 @@ def load(kind, folder, filter, seed):
     random.seed(seed)
     guard = opened(kind, folder, filter)
     guard.store.put_many = half_way(guard.store.put_many)
-    guard._trust.replica.remove = half_way(guard._trust.replica.remove)
+    guard.driver.replica.change = half_way(guard.driver.replica.change)
+    guard.driver.replica.remove_own = half_way(guard.driver.replica.remove_own)
     while True:
         keys = [random.randrange(300) for _ in range(random.choice([1, 1, 5]))]
         action = random.random()

@@ -11,8 +11,8 @@ from tamis import stores
 _names = itertools.count()
 
 
-def quotient():
-    return tamis.Quotient(capacity=2000, fpr=2**-4)
+def telescoping():
+    return tamis.Telescoping(capacity=2000, fpr=2**-4)
 
 
 class SQLiteDatabase:

@@ -5,7 +5,7 @@ from collections import Counter
 
 from tamis import stores
 from tamis.errors import LeaseError, StoreError
-from tamis.stores.contract import Changes
+from tamis.stores.base import Changes, Commit
 
 
 class Faulty(stores.Memory):
@@ -23,8 +23,8 @@ class Faulty(stores.Memory):
         self.down, self.breaks, self.hold = False, "", None
         self.asked = Counter()
         self.waiting = threading.Event()
-        self._journal = [(self._epoch, [], [])]
-        self._late = []
+        self._journal = [(self._position, [], [])]
+        self._late, self._told = [], False
 
     def __getattribute__(self, name):
         if not name.startswith("_") and callable(getattr(stores.Memory, name, None)):
@@ -33,11 +33,17 @@ class Faulty(stores.Memory):
                 raise StoreError("the store is down")
         return object.__getattribute__(self, name)
 
-    def put_many(self, keys, values, owner):
-        return self._write(lambda: stores.Memory.put_many(self, keys, values, owner), keys, True)
+    def put_many(self, keys, values, owner, since):
+        def put():
+            return stores.Memory.put_many(self, keys, values, owner, since)
 
-    def delete_many(self, keys, owner):
-        return self._write(lambda: stores.Memory.delete_many(self, keys, owner), keys, False)
+        return self._write(put, keys, True, since)
+
+    def delete_many(self, keys, owner, since):
+        def delete():
+            return stores.Memory.delete_many(self, keys, owner, since)
+
+        return self._write(delete, keys, False, since)
 
     def runs(self, ranges):
         return [stores.Memory.run(self, lo, hi) for lo, hi in ranges]
@@ -47,9 +53,9 @@ class Faulty(stores.Memory):
         holder, self._lease.holder = self._lease.holder, "stranger"
         try:
             if items:
-                self.put_many(list(items), [b"theirs"] * len(items), "stranger")
+                self.put_many(list(items), [b"theirs"] * len(items), "stranger", "")
             if removed:
-                self.delete_many(list(removed), "stranger")
+                self.delete_many(list(removed), "stranger", "")
         finally:
             self._lease.holder = holder
 
@@ -64,37 +70,46 @@ class Faulty(stores.Memory):
         self._late.clear()
         return refused
 
-    def changes(self, since, until=None, limit=None):
+    def changes(self, since, limit=None):
         with self._lock:
-            epochs = [epoch for epoch, _, _ in self._journal]
-            if since not in epochs:
+            positions = [position for position, _, _ in self._journal]
+            if since not in positions:
                 return None
-            stop = len(epochs) if until is None else epochs.index(until) + 1
-            rows = self._journal[epochs.index(since) + 1 : stop]
+            rows = self._journal[positions.index(since) + 1 :]
             more = limit is not None and len(rows) > limit
             rows = rows[:limit] if more else rows
-            added = [key for _, keys, _ in rows for key in keys]
-            removed = [key for _, _, keys in rows for key in keys]
+            net = Counter()
+            for _, added, removed in rows:
+                net.update(added)
+                net.subtract(removed)
+            added = [key for key, change in net.items() if change > 0]
+            removed = [key for key, change in net.items() if change < 0]
             self.asked["changes of"] = max(self.asked["changes of"], len(rows))
             return Changes(rows[-1][0] if rows else since, added, removed, more)
 
-    def _write(self, write, keys, adds):
+    def _check_lease(self, owner):
+        if not self.shared:
+            super()._check_lease(owner)
+
+    def _write(self, write, keys, adds, since):
         if self.hold is not None:
             self.waiting.set()
             self.hold.wait()
         breaks, self.breaks = self.breaks, ""
         if breaks == "late":
-            self._late.append(lambda: self._carry_out(write, keys, adds))
+            self._late.append(lambda: self._carry_out(write, keys, adds, since))
         elif breaks != "before":
-            commit = self._carry_out(write, keys, adds)
+            commit = self._carry_out(write, keys, adds, since)
         if breaks:
             raise StoreError("the connection broke")
         return commit
 
-    def _carry_out(self, write, keys, adds):
+    def _carry_out(self, write, keys, adds, since):
         with self._lock:
-            commit = write()
-            if commit.before != commit.after:
+            before, commit = self._position, write()
+            if before != self._position:
                 changed = [k for k, was in zip(keys, commit.existed, strict=True) if was != adds]
-                self._journal.append((commit.after, changed * adds, changed * (not adds)))
-            return commit
+                self._journal.append((self._position, changed * adds, changed * (not adds)))
+            # Every other time the store leaves it to the guard to read the changes.
+            self._told = not self._told
+            return Commit(commit.existed, Faulty.changes(self, since) if self._told else None)

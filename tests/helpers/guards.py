@@ -18,6 +18,13 @@ def absent_key(g, start=10_000):
     return next(key for key in range(start, start + 10_000) if key not in g.filter)
 
 
+def set_lease(g, **times):
+    """Set when the lease is renewed and when it ends, as if time had passed."""
+    with g.driver._lock:
+        vars(g.driver.protocol).update(times)
+        g.driver._set_deadline()
+
+
 def until(done, seconds=30):
     """Wait for something that happens in the background."""
     end = time.monotonic() + seconds

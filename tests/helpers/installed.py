@@ -18,6 +18,7 @@ EXTRAS = {
     "catboost": "catboost",
     "cloud": "obstore",
     "learned": "lightgbm",
+    "mysql": "pymysql",
     "parquet": "pyarrow",
     "plot": "matplotlib",
     "postgres": "psycopg",

@@ -5,6 +5,7 @@ import datetime
 import numpy as np
 import pytest
 from edge_values import TYPES as KEY_TYPES
+from frames import with_values
 
 from tamis.parquet import SkippingIndex
 from tamis.parquet.column_types import column_type
@@ -60,3 +61,16 @@ def flipped(path, place):
     content = bytearray(path.read_bytes())
     content[place] ^= 1 << place % 8
     path.write_bytes(content)
+
+
+def forge(path, change):
+    """Change both JSON documents of an index, with right checksums."""
+    path.write_bytes(with_values(path.read_bytes(), change))
+
+
+def with_sources(**sources):
+    def change(content):
+        content["sources"].update(sources)
+        return content
+
+    return change

@@ -20,7 +20,7 @@ def sets(sizes=SIZES):
 def share(collection, part):
     """The budget that leaves this share of all bits."""
     full = int(collection.full.sum())
-    return collection.least_budget + math.ceil(part * full / 8)
+    return collection.min_budget + math.ceil(part * full / 8)
 
 
 def golden_collection():
@@ -30,3 +30,7 @@ def golden_collection():
         c.append(kind, range(50), kind=kind, utility=2.5, fpr=0.01)
     c.append("levels", range(4200), fpr=0.05)
     return c
+
+
+WORDS = ["anchor", "bell", "crane", "dial", "ember", "flint", "gauge", "hinge", "ingot", "kiln"]
+"""Words of the documents of search indexes."""

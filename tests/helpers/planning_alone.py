@@ -84,7 +84,7 @@ def use_scores():
             [0.7, 0.3], [0.2, 0.8], **goal, method=method
         )
         counts = {"inserted": [2, 8], "queried": [7, 3], "accepted": [1, 2]}
-        module("stable_learned.drift").compare(made.groups, **counts)
+        module("stable_learned.group_drift").compare(made.groups, **counts)
     module("stable_learned.scores").plan_scores(members, others, **goal)
 
 
@@ -104,7 +104,7 @@ def use_collections():
     sliced.lay_out(curve, kept, np.array([1.0, 5.0, 2.0]))
     zipf = module("stacked.frequencies").Zipf(1.0, 5000, 1000)
     module("collection.run_budgets").split_runs(np.array([100, 1000]), np.ones(2), zipf, 9000)
-    module("collection.kind_costs").choose_kind(np.full(100, 40), np.ones(100), 9000)
+    module("collection.sliced").choose_kind(np.full(100, 40), np.ones(100), 9000)
     present = np.array([0.5, 0.1, 0.0])
     module("collection.reads").optimal_reads(curve, np.array([1.0, 5.0, 2.0]), present, 1000)
     sliced.is_sliceable(np.ones(3, np.uint8), curve.bits, segments, words)
@@ -112,7 +112,6 @@ def use_collections():
 
 def use_the_rest():
     module("rates").interval(10, 1000, 10.0)
-    assert module("costs").duration("miss_cost", "1ms") == 1e-3
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Real servers for the tests: started on a free port of the loopback, gone after the session.
 
-Debian's packages ``redis-server``, ``postgresql`` and, for the page of a guard, ``chromium`` and
-``chromium-driver``; `.ci/servers` installs them. Where one is
-missing its tests are skipped, or fail if ``TAMIS_SERVERS=required``.
+Debian's packages ``redis-server``, ``postgresql``, ``mariadb-server`` and, for the page of a guard,
+``chromium`` and ``chromium-driver``; `.ci/servers` installs them. Where one is missing its tests
+are skipped, or fail if ``TAMIS_SERVERS=required``.
 """
 
 import glob
@@ -14,6 +14,7 @@ import subprocess
 import time
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -140,7 +141,8 @@ def _postgres_command():
         )
         command = [*user, postgres, "-D", data, "-p", str(port), "-F", "-k", folder]
         url = f"host=127.0.0.1 port={port} user=tamis dbname=postgres"
-        yield [*command, "-c", "listen_addresses=127.0.0.1"], url
+        command += ["-c", "listen_addresses=127.0.0.1", "-c", "max_prepared_transactions=20"]
+        yield command, url
 
 
 @pytest.fixture(scope="session")
@@ -160,6 +162,63 @@ def postgres_server():
     with _postgres_command() as (command, url):
         # SIGQUIT ends its processes too, without saving anything.
         server = Server(command, lambda: psycopg.connect(url).close(), signal.SIGQUIT)
+        server.url = url
+        server.start()
+        yield server
+        server.stop()
+
+
+@contextmanager
+def _mysql_command():
+    """A new data directory of MariaDB: the command that serves it, and the URL of a database."""
+    install, program = _program("mariadb-install-db"), _program("mariadbd")
+    with TemporaryDirectory(prefix="tamis-mysql-") as folder, reserve_port() as reserved:
+        user = []
+        if os.geteuid() == 0:  # the server refuses to run as root
+            user = ["--user=mysql"]
+            shutil.chown(folder, "mysql")
+        data = f"--datadir={folder}/data"
+        subprocess.run(
+            [install, "--no-defaults", *user, data, "--auth-root-authentication-method=normal"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        command = [program, "--no-defaults", *user, data, f"--socket={folder}/socket"]
+        command += [f"--port={port_of(reserved)}", "--bind-address=127.0.0.1"]
+        command += ["--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M"]
+        yield command, f"mysql://root@127.0.0.1:{port_of(reserved)}/tamis"
+
+
+def connect_mysql(url, database="tamis", **options):
+    import pymysql
+
+    address = urlsplit(url)
+    given = {"host": address.hostname, "port": address.port, "user": address.username}
+    given |= {"autocommit": True, "charset": "utf8mb4", "database": database}
+    return pymysql.connect(**given | options)
+
+
+def _create_database(url):
+    with connect_mysql(url, None) as db, db.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS tamis CHARACTER SET utf8mb4")
+
+
+@pytest.fixture(scope="session")
+def mysql_url():
+    pytest.importorskip("pymysql")
+    with (
+        _mysql_command() as (command, url),
+        _running(command, lambda: _create_database(url)),
+    ):
+        yield url
+
+
+@pytest.fixture
+def mysql_server():
+    """A MariaDB server of the test's own, which it stops and starts again."""
+    pytest.importorskip("pymysql")
+    with _mysql_command() as (command, url):
+        server = Server(command, lambda: _create_database(url))
         server.url = url
         server.start()
         yield server

@@ -13,7 +13,7 @@ from tamis.planning.adaptive_stacked import AdaptivePlan, PlanRequest
 from tamis.planning.kinds import KINDS
 from tamis.planning.plan import Layer, Plan
 from tamis.planning.stacked.lifetime import shape
-from tamis.planning.stacked.metrics import Checks
+from tamis.planning.stacked.predictions import Checks
 
 BITS = 128
 
@@ -25,8 +25,9 @@ class Prefixes:
     found by content in the remote; what no stored hash owns (a put that never came) is left alone.
     """
 
-    inserts = True
-    deletes = True
+    inserts = deletes = adapts = True
+    _seed_is_random = False
+    __class__ = property(lambda self: tamis.Filter)  # for guards, which take nothing else
 
     def __init__(self, bits=6, seed=7):
         self.bits, self.seed, self.capacity = bits, seed, 1000
@@ -64,6 +65,16 @@ class Prefixes:
         with self._lock:
             for h in hashes:
                 self._slots[self.bits, h >> (BITS - self.bits)] += 1
+
+    def remove_many(self, keys, remote=None):
+        removed = []
+        for key in keys:
+            try:
+                self.remove(key, remote)
+                removed.append(True)
+            except KeyError:
+                removed.append(False)
+        return np.array(removed, dtype=bool)
 
     def remove(self, key, remote=None):
         with self._lock:

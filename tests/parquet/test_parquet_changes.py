@@ -196,7 +196,7 @@ def test_whatever_happens_no_row_is_missed(tmp_path_factory, history, seed):
             flipped(path, int(rest[0] * len(whole)))
             ix = SkippingIndex.open(path)
         elif what == "allocate":
-            least = ix._state.least_bytes
+            least = ix._state.min_bytes
             ix.allocate(memory=least + int(rest[0] * 2000), utility="accesses")
         elif what == "refresh":
             ix.refresh()

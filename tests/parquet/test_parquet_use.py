@@ -93,7 +93,7 @@ def test_use_becomes_utility(lake):
     assert used.tolist() == [0]
     ix.record([RowGroup(str(lake / "1.parquet"), 4)], rows=50)
     ix.record([RowGroup("elsewhere", 1), RowGroup(str(lake / "1.parquet"), 99)])
-    ix.allocate(memory=ix._state.least_bytes + 500, utility="accesses")
+    ix.allocate(memory=ix._state.min_bytes + 500, utility="accesses")
     order = np.argsort(-ix.utility)
     assert order[:2].tolist() == [14, 0]
     # The mean of the rows: 50 of 100, and a hundredth of all spread evenly.
@@ -118,7 +118,7 @@ def test_a_column_says_the_utility_of_each_row(tmp_path):
 @pytest.mark.parametrize("kind", ["ribbon", "segmented", "truncated"])
 def test_memory_is_kept_to_and_no_row_lost(lake, kind):
     ix = build(lake, kind=kind, columns=["user", "n"])
-    least, full = ix._state.least_bytes, ix.size_in_bytes
+    least, full = ix._state.min_bytes, ix.size_in_bytes
     rates = []
     for share in (1, 0.5, 0.2, 0):
         ix.allocate(memory=int(least + share * (full - least)))
@@ -130,6 +130,12 @@ def test_memory_is_kept_to_and_no_row_lost(lake, kind):
     hybrid = SkippingIndex.open(lake / "index.tamis", memory=least, hybrid=True)
     assert len(hybrid.row_groups({"user": "nobody at all"})) == 0
     assert hybrid.collection.tail_reads > 0
+
+
+def test_a_kind_that_cannot_be_cut_is_refused(lake):
+    """Such an index could be built, and not opened again."""
+    with pytest.raises(ValueError, match=r"kind must be .*truncated.*, not 'sliced'"):
+        SkippingIndex.build(lake / "*.parquet", columns=["user"], kind="sliced")
 
 
 def test_equal_files_give_equal_bytes(lake):
@@ -320,7 +326,7 @@ def test_a_new_file_may_have_a_wider_type(tmp_path):
 
 def test_an_index_may_lose_all_files(lake):
     ix = build(lake)
-    ix.allocate(memory=ix._state.least_bytes)
+    ix.allocate(memory=ix._state.min_bytes)
     ix.remove(lake / "*.parquet")
     assert (len(ix), ix.scan({"user": "user 5"}).num_rows) == (0, 0)
     assert ix.add(lake / "1.parquet") == 1
@@ -330,14 +336,14 @@ def test_an_index_may_lose_all_files(lake):
 
 def test_what_outgrows_its_memory_stays_as_it_was(lake):
     ix = build(lake)
-    ix.allocate(memory=ix._state.least_bytes)
+    ix.allocate(memory=ix._state.min_bytes)
     pq.write_table(users(0, 500), lake / "new.parquet", row_group_size=10)
     ix.scan({"user": "user 5"}, limit=1)
     before = ix.accesses.tolist()
     with pytest.raises(ValueError, match="4 files with 80 row groups"):
         ix.refresh()
     assert ix.accesses.tolist() == before
-    ix.allocate(memory=ix._state.least_bytes, utility="accesses")
+    ix.allocate(memory=ix._state.min_bytes, utility="accesses")
     for bad in ([(ix.files[0], 0), 5], [(ix.files[0], 0), (ix.files[0], "one")]):
         with pytest.raises(TypeError):
             ix.record(bad)
@@ -366,7 +372,7 @@ def test_answers_while_the_index_changes(lake):
         pq.write_table(pa.table({"user": ["nobody"], "n": [i]}), lake / "unready")
         os.replace(lake / "unready", lake / f"{i + 3}.parquet")
         ix.refresh()
-        ix.allocate(memory=ix._state.least_bytes + 5000)
+        ix.allocate(memory=ix._state.min_bytes + 5000)
     stop.set()
     for thread in threads:
         thread.join()

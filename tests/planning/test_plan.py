@@ -15,7 +15,7 @@ from stacks import MILLION, simulated
 import tamis
 from tamis.planning import kinds
 from tamis.planning.plan import Plan
-from tamis.planning.stacked import equal_rates, exact, metrics, whole_lengths
+from tamis.planning.stacked import any_rate, exact, integer_lengths, predictions
 from tamis.planning.stacked.frequencies import Zipf
 from tamis.planning.stacked.goal import Goal
 from tamis.planning.stacked.sweep import sweep
@@ -26,11 +26,11 @@ def test_metrics_by_simulation(rates):
     n = 200_000
     stored, other, items, checks = simulated(rates, n, n, n, np.random.default_rng(1))
     near = 5 / math.sqrt(n)
-    assert metrics.frequent_rate(rates) == pytest.approx(stored, abs=near)
-    assert metrics.infrequent_rate(rates) == pytest.approx(other, abs=near)
-    assert metrics.items(rates, n, n) == pytest.approx(items, abs=5 * math.sqrt(n))
-    assert metrics.checks(rates) == pytest.approx(checks, abs=5 * near)
-    insertions, lookups = metrics.construction(rates, n, n)
+    assert predictions.frequent_rate(rates) == pytest.approx(stored, abs=near)
+    assert predictions.infrequent_rate(rates) == pytest.approx(other, abs=near)
+    assert predictions.items(rates, n, n) == pytest.approx(items, abs=5 * math.sqrt(n))
+    assert predictions.checks(rates) == pytest.approx(checks, abs=5 * near)
+    insertions, lookups = predictions.construction(rates, n, n)
     assert insertions == pytest.approx(sum(items), rel=0.01)
     # A layer is asked by whoever of the other set is still undecided, unless it is the last.
     asked = [n, *items[:-2], items[-2]][1:] if len(rates) > 1 else []
@@ -41,11 +41,11 @@ def test_metrics_by_simulation(rates):
 def test_equal_rates_are_the_general_formula():
     for rate, depth, psi, ratio in itertools.product((0.01, 0.3), (1, 3, 7), (0, 0.6), (0.5, 5)):
         rates = [rate] * depth
-        assert metrics.equal_rate(rate, depth, psi) == pytest.approx(
-            metrics.expected_rate(rates, psi)
+        assert predictions.equal_rate(rate, depth, psi) == pytest.approx(
+            predictions.expected_rate(rates, psi)
         )
-        per_key = metrics.items(rates, 1, ratio).sum()
-        assert metrics.equal_size(rate, depth, ratio) == pytest.approx(per_key)
+        per_key = predictions.items(rates, 1, ratio).sum()
+        assert predictions.equal_size(rate, depth, ratio) == pytest.approx(per_key)
 
 
 def test_plans_of_the_papers_setting(zipf):
@@ -86,8 +86,8 @@ def brute_force(kind, goal, negatives, psi, longest):
     best = math.inf
     for depth in (1, 3, 5):
         rates, bits = every_stack(kind, goal.keys, negatives, longest, depth)
-        expected, bound = metrics.expected_rate(rates, psi), metrics.infrequent_rate(rates)
-        checks = metrics.checks(rates)
+        expected, bound = predictions.expected_rate(rates, psi), predictions.infrequent_rate(rates)
+        checks = predictions.checks(rates)
         allowed = goal.allowed(expected, bound, psi, checks, bits)
         score = goal.objective(bits, goal.cost(expected, psi, checks, kind))
         best = min(best, score[allowed].min(initial=math.inf))
@@ -101,7 +101,7 @@ def brute_force(kind, goal, negatives, psi, longest):
         Goal(5000, budget=5000 * 7),
         Goal(5000, budget=5000 * 9.4, max_fpr_bound=0.03),
         Goal(5000, budget=5000 * 8, max_checks=1.1),
-        Goal(5000, budget=5000 * 8, penalties=metrics.Checks(0.5, 0.1, 0.3), present=0.4),
+        Goal(5000, budget=5000 * 8, penalties=predictions.Checks(0.5, 0.1, 0.3), present=0.4),
         Goal(5000, budget=5000 * 8, miss_cost=100, check_cost=1),
         Goal(5000, fpr=0.02),
         Goal(5000, fpr=0.005, max_fpr_bound=0.02),
@@ -111,15 +111,15 @@ def test_lengths_by_brute_force(kind, goal, monkeypatch):
     longest = 7 if kind != "cuckoo" else 9
     few = range(kinds.KINDS[kind].lengths.start, longest + 1)
     monkeypatch.setitem(kinds.KINDS, kind, dataclasses.replace(kinds.KINDS[kind], lengths=few))
-    monkeypatch.setattr(whole_lengths, "MAX_LAYERS", 5)
+    monkeypatch.setattr(integer_lengths, "MAX_LAYERS", 5)
     for negatives, psi in ((3000, 0.5), (40_000, 0.9)):
         best = brute_force(kind, goal, negatives, psi, longest)
-        found = whole_lengths.search_for(kind)(goal, negatives, psi)
+        found = integer_lengths.search_for(kind)(goal, negatives, psi)
         if math.isinf(best):
             assert found is None
         else:
             assert found is not None
-            assert best * (1 - 1e-12) <= goal.score(found) <= best * (1 + 2 * whole_lengths.SLACK)
+            assert best * (1 - 1e-12) <= goal.score(found) <= best * (1 + 2 * integer_lengths.SLACK)
 
 
 @pytest.mark.parametrize("goal", [Goal(1000, budget=9000), Goal(1000, fpr=0.01)])
@@ -127,9 +127,9 @@ def test_lengths_by_brute_force(kind, goal, monkeypatch):
 @pytest.mark.parametrize(
     "search",
     [
-        equal_rates.search_for("bloom"),
+        any_rate.search_equal("bloom"),
         exact.search_for("ribbon"),
-        whole_lengths.search_for("quotient"),
+        integer_lengths.search_for("quotient"),
     ],
 )
 def test_the_sweep_leaves_out_nothing_better(goal, exponent, search):
@@ -185,7 +185,7 @@ def test_a_few_prefixes_find_nearly_the_best(monkeypatch):
     w = tamis.Workload.from_shape(np.arange(1.0, 10**6 + 1) ** -2, unseen=1e-4)
     options = {"layer": "ribbon", "last": "alternating", "fpr": 1e-4}
     best = tamis.plan(10**5, w, **options)
-    monkeypatch.setattr(whole_lengths, "PREFIXES", 1000)
+    monkeypatch.setattr(integer_lengths, "PREFIXES", 1000)
     assert best.bits <= tamis.plan(10**5, w, **options).bits <= 1.05 * best.bits
 
 

@@ -12,9 +12,10 @@ from scipy.optimize import minimize
 import tamis
 from tamis.planning import ribbon
 from tamis.planning.collection import allocation as planning
-from tamis.planning.collection import prices
+from tamis.planning.collection import prices, sliced
 from tamis.planning.collection.baselines import top_utility
 from tamis.planning.collection.curves import Mixed, Ribbon, Segmented, Truncated
+from tamis.planning.collection.prices import optimal
 from tamis.planning.collection.reads import Reads, optimal_reads
 
 KINDS = ["truncated", "segmented", "ribbon"]
@@ -34,20 +35,31 @@ def curve_of(kind, bits, hashes, keys):
     return cls(*(np.array(each, np.int64) for each in (bits, hashes, keys)))
 
 
-def binomial_rate(kept, bits, hashes, keys):
-    """Equation 3 of the paper, summed as it stands."""
+def binomial_rate(kept, bits, hashes, w):
+    """Equation 3 of the paper, summed as it stands, with a fraction w of bits that are set."""
     from math import comb
 
-    w, p = 1 - (1 - 1 / bits) ** (hashes * keys), kept / bits
+    p = kept / bits
     return sum(w**v * comb(hashes, v) * p**v * (1 - p) ** (hashes - v) for v in range(hashes + 1))
 
 
-def test_the_closed_form_is_the_sum_of_the_paper():
-    for bits, hashes, keys in ((96, 7, 10), (20, 1, 3), (1000, 13, 40)):
+def exact_rate(kept, bits, hashes, keys):
+    """The mean of Equation 3 over the number of bits that the keys set."""
+    set_bits, chance = np.arange(bits + 1), np.zeros(bits + 1)
+    chance[0] = 1
+    for _ in range(hashes * keys):
+        moved = chance * (1 - set_bits / bits)
+        chance = chance - moved + np.append(0, moved[:-1])
+    return float(chance @ [binomial_rate(kept, bits, hashes, w) for w in set_bits / bits])
+
+
+def test_the_rate_of_truncated_filters_is_the_sum_of_the_paper_over_all_fillings():
+    """The paper takes the mean filling: with three keys, that understates the rate by a third."""
+    for bits, hashes, keys in ((96, 7, 10), (20, 1, 3), (60, 13, 3), (400, 13, 20), (1000, 13, 40)):
         curve = curve_of("truncated", [bits], [hashes], [keys])
-        for kept in range(0, bits + 1, 5):
-            rate = curve.rate(np.array([kept]))[0]
-            assert rate == pytest.approx(binomial_rate(kept, bits, hashes, keys), rel=1e-12)
+        for kept in (0, bits // 4, bits // 2, bits):
+            rate, exact = curve.rate(np.array([kept]))[0], exact_rate(kept, bits, hashes, keys)
+            assert exact * 0.995 <= rate <= exact * 1.15
 
 
 def test_segments_predict_what_the_filter_predicts():
@@ -255,7 +267,14 @@ def test_bad_arguments_are_named():
         ({"budget": 1, "bits": [10, 10]}, "passed together"),
         ({"budget": 1, "kind": "ribbon", "method": "relaxation"}, "needs kind"),
         ({"target": 0.5, "method": "elastic"}, "method must be 'optimal'"),
-        ({"budget": 1, "kind": "segmented", "bits": [3, 3], "hashes": [4, 4]}, "hashes"),
+        (
+            {"budget": 1, "kind": "segmented", "bits": [9, 3], "hashes": [4, 4]},
+            r"hashes\[1\] must be from 1 to bits\[1\], 3, not 4",
+        ),
+        (
+            {"budget": 1, "kind": "segmented", "bits": [9], "hashes": [4, 4]},
+            "must have the same length, not 1, 2 and 2",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             plan([10, 10], **wrong)
@@ -343,3 +362,42 @@ def test_without_present_keys_reads_are_false_positives():
     assert (optimal_reads(curve, utility, none, 2**60)[0] == curve.bits).all()
     assert (optimal_reads(curve, utility, none, 0)[0] == 0).all()
     assert (optimal_reads(curve, utility, np.ones(300), 0)[0] == 0).all()
+
+
+def test_filters_of_a_rare_kind_may_be_missing_in_a_sample():
+    """Above 65,536 filters the price is searched in a sample, which has some filters twice."""
+    which = np.zeros(70_000, np.uint8)
+    which[[7, 8]] = 1
+    keys = np.where(which, 5000, 3)
+    mixed = Mixed.of(which, [planning.full(keys, kind) for kind in ("segmented", "ribbon")])
+    rates, worth = mixed.rate(mixed.bits // 2), mixed.worth(-9.0, np.zeros(70_000))
+    for sample in ([5, 5, 9], [7, 5, 7, 8], [8, 8]):
+        taken = mixed.take(np.array(sample))
+        assert (taken.bits == mixed.bits[sample]).all()
+        assert (taken.rate(taken.bits // 2) == rates[sample]).all()
+        assert (taken.worth(-9.0, np.zeros(len(sample))) == worth[sample]).all()
+    kept = planning.allocate("optimal", mixed, np.ones(70_000), 10 * 70_000)
+    assert 0.99 * 10 * 70_000 < kept.sum() <= 10 * 70_000
+    for goal in ({"budget": 10**6}, {"target": 0.1}):
+        assert planning.plan_collection(np.append(np.full(70_000, 100), 1), **goal).bits > 0
+
+
+def test_few_layouts_of_rows_find_the_padding(monkeypatch):
+    """Each reaches the budget less its padding; there were hundreds for 200 sets."""
+    keys = 20 + np.arange(200)
+    lengths, segments = np.array([sliced.filter_size(int(n), 1e-4) for n in keys]).T
+    curve, utility = Segmented(lengths * segments, segments, keys), np.linspace(1, 9, 200)
+    laid_out, lay_out = [], sliced.lay_out
+    monkeypatch.setattr(sliced, "lay_out", lambda *each: laid_out.append(1) or lay_out(*each))
+    for bits_per_key in (2, 6, 12):
+        budget, laid_out[:] = int(bits_per_key * keys.sum()), []
+        kept = sliced.plan_segments(curve, utility, budget)
+        assert len(laid_out) <= 16
+        assert 0.97 * budget < lay_out(curve, kept, utility).bits <= budget
+        # Nearly the optimal plan of as many bits without padding, and nothing more fits.
+        best = optimal(curve, utility, int((kept * lengths).sum())) // lengths
+        rates = [float(utility @ curve.rate(each * lengths)) for each in (kept, best)]
+        assert rates[0] <= rates[1] * 1.02
+        for each in np.flatnonzero(kept < segments):
+            more = kept + (np.arange(200) == each)
+            assert lay_out(curve, more, utility).bits > budget

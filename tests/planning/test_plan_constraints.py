@@ -9,7 +9,7 @@ from stacks import MILLION, simulated
 import tamis
 from tamis.planning import kinds
 from tamis.planning.plan import Plan
-from tamis.planning.stacked import metrics
+from tamis.planning.stacked import predictions
 
 
 def test_sizes_concentrate():
@@ -19,9 +19,9 @@ def test_sizes_concentrate():
     for _ in range(300):
         _, _, items, _ = simulated(rates, keys, negatives, 1, rng)
         sizes.append(size * sum(items))
-    mean = size * metrics.items(rates, keys, negatives).sum()
+    mean = size * predictions.items(rates, keys, negatives).sum()
     off = np.mean(np.abs(np.array(sizes) / mean - 1) > 0.02)
-    assert off <= metrics.concentration(rates, [size] * 5, keys, negatives, 0.02)
+    assert off <= predictions.concentration(rates, [size] * 5, keys, negatives, 0.02)
 
 
 @pytest.mark.parametrize("kind", ["bloom", "cuckoo", "quotient", "fuse", "ribbon"])

@@ -12,7 +12,7 @@ import tamis
 from tamis.planning import kinds
 from tamis.planning.bloom import bits_per_item
 from tamis.planning.ribbon import column_rate
-from tamis.planning.stacked import fractional_lengths, metrics
+from tamis.planning.stacked import fractional_lengths, predictions
 from tamis.planning.stacked.frequencies import Steps, Zipf
 from tamis.planning.stacked.goal import Goal, Stack
 
@@ -43,11 +43,11 @@ def test_no_neighbour_of_the_equal_rates_is_better(zipf):
         (0.97, 0.99, 1, 1.01, 1.03), (3, 5, 7, 9), (0.7, 0.9, 1, 1.1, 1.4)
     ):
         negatives = plan.negatives * more
-        bits = bits_per_item(rate * factor) * metrics.equal_size(
+        bits = bits_per_item(rate * factor) * predictions.equal_size(
             rate * factor, depth, negatives / MILLION
         )
         if bits <= 10:
-            other = metrics.equal_rate(rate * factor, depth, zipf.psi(int(negatives)))
+            other = predictions.equal_rate(rate * factor, depth, zipf.psi(int(negatives)))
             assert other >= plan.expected_fpr * 0.995
 
 
@@ -65,8 +65,8 @@ def test_varied_rates_against_a_general_solver(options):
 
     def measured(point):
         rates, negatives = np.exp2(-point[:-1]), math.exp(point[-1])
-        bits = (metrics.items(rates, 1, negatives / keys) * bits_per_item(rates)).sum()
-        return metrics.expected_rate(rates, w.curve.psi(negatives)), bits
+        bits = (predictions.items(rates, 1, negatives / keys) * bits_per_item(rates)).sum()
+        return predictions.expected_rate(rates, w.curve.psi(negatives)), bits
 
     def penalized(point):
         rate, bits = measured(np.clip(point, 0.02, 30))
@@ -84,17 +84,17 @@ def test_varied_rates_against_a_general_solver(options):
 def test_theorem_3_and_the_space_saved():
     """Where the theorem says that stacking pays it does; Figure 2c saves up to 7 bits."""
     for rate, psi, ratio in itertools.product((0.05, 0.01, 0.001), (0.05, 0.3, 0.8), (0.1, 1, 5)):
-        saved = metrics.space_saving(rate, psi, ratio, lambda a: -np.log2(a) / math.log(2))
-        if metrics.stacking_pays(rate, psi, ratio):
+        saved = predictions.space_saving(rate, psi, ratio, lambda a: -np.log2(a) / math.log(2))
+        if predictions.stacking_pays(rate, psi, ratio):
             assert saved > 0
-    ideal = metrics.space_saving(0.01, 0.999, 0.01, bits_per_item)
+    ideal = predictions.space_saving(0.01, 0.999, 0.01, bits_per_item)
     assert 6 < ideal < 9.6
-    assert metrics.space_saving(0.01, 0.0, 1.0, bits_per_item) == 0
+    assert predictions.space_saving(0.01, 0.0, 1.0, bits_per_item) == 0
 
 
 def test_the_exact_layer_is_near_its_lower_bound(zipf):
     plan = tamis.plan(MILLION, zipf, bits_per_key=10, layer="ribbon", last="exact")
-    least = metrics.lower_bound(plan.fpr_bound, plan.negatives / MILLION)
+    least = predictions.lower_bound(plan.fpr_bound, plan.negatives / MILLION)
     assert least < plan.bits_per_key < 1.015 * least
     assert plan.lower_bound == least
     assert f"above the {least:.3f} bits per key that any" in str(plan)
@@ -154,8 +154,10 @@ def test_no_neighbour_of_the_columns_is_better(options):
 
 def test_lower_bounds():
     """Of stored negatives that are accepted like others, those of the keys alone remain."""
-    assert metrics.lower_bound(0.01, 5.0, 0.01) == pytest.approx(-math.log2(0.01))
-    bounds = [metrics.lower_bound(0.01, 5.0, frequent) for frequent in (0.01, 0.005, 1e-4, 0.0)]
+    assert predictions.lower_bound(0.01, 5.0, 0.01) == pytest.approx(-math.log2(0.01))
+    bounds = [predictions.lower_bound(0.01, 5.0, frequent) for frequent in (0.01, 0.005, 1e-4, 0.0)]
     assert bounds == sorted(bounds)
-    assert metrics.lower_bound(0.01, 5.0) == pytest.approx(-math.log2(0.01) - 5 * math.log2(0.99))
-    assert metrics.lower_bound(1.0, 5.0) == 0
+    assert predictions.lower_bound(0.01, 5.0) == pytest.approx(
+        -math.log2(0.01) - 5 * math.log2(0.99)
+    )
+    assert predictions.lower_bound(1.0, 5.0) == 0

@@ -10,9 +10,9 @@ import tamis
 from tamis import _native
 from tamis.planning import stable
 from tamis.planning.stable import StableSize
+from tamis.planning.stable_learned import group_search
 from tamis.planning.stable_learned import groups as stable_groups
 from tamis.planning.stable_learned import scores as stable_scores
-from tamis.planning.stable_learned import search
 
 P, Q = [0.485, 0.390, 0.125], [0.090, 0.347, 0.563]
 SETTINGS = [(2**16, 2000, 0.39, 0.62, 0.91), (2**18, 10_000, 0.445, 0.69, 0.92)]
@@ -45,7 +45,7 @@ def test_example_4(plans, bits, gap, most, plain, printed):
 def test_the_numbers_of_example_4():
     rates = stable_groups.paper_rates(P, 0.01)
     assert rates.round(4).tolist() == [0.0016, 0.002, 0.0063]
-    assert stable.whole_decrements(6, 1, rates[0]) == 12
+    assert stable.rounded_decrements(6, 1, rates[0]) == 12
     cells = stable_groups.paper_cells(Q, 16_384, [(6, 1), (6, 1), (5, 1)])
     assert cells == pytest.approx([11_764, 3054, 1566], abs=4)
 
@@ -111,8 +111,8 @@ def test_optimum_against_its_neighbours(plans):
             moved = list(sizes)
             take = sizes[other_j].cells // 50
             moved[other_j] = sizes[other_j]._replace(cells=sizes[other_j].cells - take)
-            gained = take * stable.counter_bits(sizes[other_j].most)
-            extra = gained // stable.counter_bits(sizes[j].most)
+            gained = take * stable.counter_bits(sizes[other_j].max_value)
+            extra = gained // stable.counter_bits(sizes[j].max_value)
             moved[j] = moved[j]._replace(cells=moved[j].cells + extra)
             if other_j != j:
                 assert fnr(moved) >= best - 0.001
@@ -138,7 +138,7 @@ def test_optimum_against_a_general_solver(p, q, bits, fpr, gap):
                 int(share * bits / stable.counter_bits(most)),
                 most,
                 k,
-                stable.whole_decrements(k, most, alpha),
+                stable.rounded_decrements(k, most, alpha),
             )
             if size.cells < stable.MIN_CELLS * (size.decrements + k):
                 return 1.0 + p[j] * rate  # too few counters for the formulas to hold
@@ -166,9 +166,11 @@ def test_equal_groups_are_no_worse_than_one():
 
 def test_formulas_over_groups():
     sizes = [StableSize(1000, 1, 5, 9), StableSize(3000, 3, 4, 30)]
-    assert stable.slowest([0.2, 0.8], sizes) == pytest.approx(min(0.2 * 5 / 1000, 0.8 * 4 / 3000))
+    assert stable_groups.slowest([0.2, 0.8], sizes) == pytest.approx(
+        min(0.2 * 5 / 1000, 0.8 * 4 / 3000)
+    )
     rates = [stable.limit_rate(size) for size in sizes]
-    assert stable.expected_rate([0.7, 0.3], sorted(rates)) <= stable.rate_bound(rates)
+    assert stable_groups.expected_rate([0.7, 0.3], sorted(rates)) <= stable_groups.rate_bound(rates)
     plan = stable_scores.plan_scores(
         np.linspace(0.2, 1, 500), np.linspace(0, 0.8, 500), bits=2**14, fpr=0.02, gap=300, groups=2
     )
@@ -215,8 +217,8 @@ def test_the_rate_holds_for_keys_that_the_plan_has_not_seen(count, groups):
             gap=1000,
             groups=groups,
         )
-        shares = stable.shares(fresh, plan.borders)
-        rates.append(stable.expected_rate(shares, [group.rate for group in plan.groups]))
+        shares = stable_groups.group_shares(fresh, plan.borders)
+        rates.append(stable_groups.expected_rate(shares, [group.rate for group in plan.groups]))
         assert plan.expected_fpr <= 0.01
     assert sum(rate > 0.01 for rate in rates) <= 2  # more by chance in one of 400 runs
     assert np.mean(rates) <= 0.01
@@ -225,13 +227,13 @@ def test_the_rate_holds_for_keys_that_the_plan_has_not_seen(count, groups):
 def test_more_groups_are_never_worse_nor_much_slower(monkeypatch):
     """The time is that of the trades between two groups, of which each takes as long."""
     trades = []
-    trade = search._Search.trade
+    trade = group_search._Search.trade
 
     def counted(*given):
         trades.append(1)
         return trade(*given)
 
-    monkeypatch.setattr(search._Search, "trade", counted)
+    monkeypatch.setattr(group_search._Search, "trade", counted)
     rng = np.random.default_rng(4)
     members, others = rng.beta(5, 1.5, 2000), rng.beta(1.5, 5, 2000)
     denied, taken = [], []
@@ -245,6 +247,24 @@ def test_more_groups_are_never_worse_nor_much_slower(monkeypatch):
         assert 2 <= len(plan.groups) <= stable_scores._MAX_GROUPS
     assert denied == sorted(denied, reverse=True)
     assert taken[-1] == taken[-2] < 4000
+
+
+@pytest.mark.parametrize(("method", "groups"), [("optimal", 1), ("optimal", 4), ("paper", 2)])
+def test_scores_in_double_precision_are_planned_as_filters_see_them(method, groups):
+    """A score repeated by most absent keys is on a border once rounded to a float32."""
+    top = 0.5 + 1e-9
+    rng = np.random.default_rng(5)
+    others = rng.permutation(np.concatenate([np.full(9000, top), rng.uniform(0, 0.5, 1000)]))
+    members = np.concatenate([np.full(500, top), rng.uniform(0.51, 1, 9500)])
+    plan = tamis.StableLearned.plan(
+        members, others, bits=2**16, fpr=0.05, gap=1000, groups=groups, method=method
+    )
+    seen = np.searchsorted(plan.borders, others.astype(np.float32), side="left")
+    shares = np.bincount(seen, minlength=len(plan.groups)) / len(others)
+    assert shares == pytest.approx([group.nonmembers for group in plan.groups], abs=0.02)
+    if method == "optimal":
+        scores = np.concatenate([members, others]).astype(np.float32)
+        assert not np.isin(plan.borders, scores).any()
 
 
 def test_the_method_of_the_paper_for_one_group():

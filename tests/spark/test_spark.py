@@ -26,6 +26,13 @@ if not REQUIRED:
 # All in one worker of the tests: a session of Spark is one Java process.
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.filterwarnings("default")]
 SECRET = bytes(range(16))
+
+
+def secret_source() -> Any:
+    """Return a function that makes the key when it is called, pickled by value."""
+    return lambda: bytes(range(16))
+
+
 OPTIONS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -84,9 +91,9 @@ def test_a_build_has_the_bytes_of_a_local_one(users: Any, column: str, keys: lis
 def test_other_classes_seeds_and_secret_keys(users: Any, cls: Any, shards: int) -> None:
     import tamis.spark
 
-    key = None if cls is tamis.Fuse else SECRET
-    hash: dict[str, Any] = {"seed": 5} if key is None else {"key": key}
-    built = tamis.spark.build(users, "id", filter=cls, fpr=0.01, shards=shards, **hash)
+    hash: dict[str, Any] = {"seed": 5} if cls is tamis.Fuse else {"key": SECRET}
+    in_spark = {"seed": 5} if cls is tamis.Fuse else {"key": secret_source()}
+    built = tamis.spark.build(users, "id", filter=cls, fpr=0.01, shards=shards, **in_spark)
     if shards == 1:
         local = cls.build(NUMBERS, fpr=0.01, **hash)
     else:
@@ -148,7 +155,7 @@ def test_keep_gives_the_rows_that_the_filter_accepts(users: Any, tmp_path: Path)
         rows = tamis.spark.keep(users, "name", filter).select("id").distinct().collect()
         assert {row.id for row in rows} == accepted
     keyed = tamis.Ribbon.build(some, fpr=0.001, key=SECRET)
-    rows = tamis.spark.keep(users, "name", keyed, key=SECRET).distinct().collect()
+    rows = tamis.spark.keep(users, "name", keyed, key=secret_source()).distinct().collect()
     assert set(some) <= {row.name for row in rows}
 
 
@@ -288,7 +295,8 @@ def test_mistakes_are_found_before_a_task_runs(spark: Any, users: Any, tmp_path:
     for given in ({}, bloom, {"filter": tamis.Fuse, "shards": 1}):
         refused(ValueError, "^fpr must be", build, users, "id", fpr=7, **given)
     refused(ValueError, "exactly one of fpr or bits_per_key", build, users, "id")
-    refused(ValueError, "key must be 16 bytes, not 3", build, users, "id", fpr=0.01, key=b"abc")
+    short = lambda: bytes(range(9, 12))  # noqa: E731
+    refused(ValueError, "key must be 16 bytes, not 3", build, users, "id", fpr=0.01, key=short)
     refused(TypeError, "filter must be a class", build, users, "id", fpr=0.01, filter="ribbon")
     learned = tamis.LearnedBloom
     refused(TypeError, "cannot be built from hashes", build, users, "id", fpr=0.01, filter=learned)
@@ -304,7 +312,9 @@ def test_mistakes_are_found_before_a_task_runs(spark: Any, users: Any, tmp_path:
     refused(TypeError, "the path of a saved one, not a Collection", keep, users, "id", sets)
     keyed = tamis.Ribbon.build([1], fpr=0.01, key=SECRET)
     refused(tamis.IncompatibleError, "pass key=", keep, users, "id", keyed)
-    refused(tamis.IncompatibleError, "key", register, spark, "f", keyed, key=bytes(16))
+    refused(
+        tamis.IncompatibleError, "key", register, spark, "f", keyed, key=lambda: bytes(range(1, 17))
+    )
 
     numbers, names = users.select("id"), users.selectExpr("name AS id")
     refused(ValueError, "on must be one of the columns of right", semi_join, users, names, "name")
@@ -336,10 +346,11 @@ def test_workers_in_other_processes(tmp_path: Path) -> None:
             spark = builder.config("spark.executor.memory", "512m").getOrCreate()
             spark.sparkContext.setLogLevel("ERROR")
             key = bytes(range(16))
-            built = tamis.spark.build(spark.range(5000), "id", fpr=0.01, shards=4, key=key)
+            source = lambda: bytes(range(16))
+            built = tamis.spark.build(spark.range(5000), "id", fpr=0.01, shards=4, key=source)
             local = tamis.Sharded.build(range(5000), fpr=0.01, shards=4, key=key)
             assert built.to_bytes() == local.to_bytes()
-            kept = tamis.spark.keep(spark.range(2500, 20000), "id", built, key=key).count()
+            kept = tamis.spark.keep(spark.range(2500, 20000), "id", built, key=source).count()
             assert kept == local.contains(range(2500, 20000)).sum(), kept
             print("as expected")
             """
@@ -351,6 +362,23 @@ def test_workers_in_other_processes(tmp_path: Path) -> None:
         timeout=600, check=False,
     )  # fmt: skip
     assert "as expected" in out.stdout, out.stdout + out.stderr
+
+
+def test_a_secret_key_is_not_pickled(spark: Any, users: Any) -> None:
+    import tamis.spark
+
+    refused = pytest.raises(TypeError, match="key must be a function that returns the key")
+    with refused:
+        tamis.spark.build(users, "id", fpr=0.01, key=SECRET)
+    filter = tamis.Ribbon.build([1], fpr=0.01, key=SECRET)
+    for use in (
+        lambda: tamis.spark.build(users, "id", fpr=0.01, key=lambda: SECRET),
+        lambda: tamis.spark.build(users, "id", by="id", key=lambda: SECRET),
+        lambda: tamis.spark.keep(users, "id", filter, key=lambda: SECRET),
+        lambda: tamis.spark.register(spark, "f", filter, key=lambda: SECRET),
+    ):
+        with pytest.raises(ValueError, match="this one contains the key"):
+            use()
 
 
 @pytest.mark.parametrize("key", [None, SECRET])
@@ -368,9 +396,10 @@ def test_a_set_for_each_value_of_a_column(
         sets.setdefault(str(i % 7), []).append(f"user{i % 4000}")
     sets["null"] = ["lost"]
     local = tamis.Collection.build(sets, path=tmp_path / "local", kind=kind, key=key)
+    source = secret_source() if key else None
     for partitions in (1, 5):
         built = tamis.spark.build(
-            rows.repartition(partitions), "name", by="day", kind=kind, key=key,
+            rows.repartition(partitions), "name", by="day", kind=kind, key=source,
             path=tmp_path / "built",
         )  # fmt: skip
         assert (tmp_path / "built").read_bytes() == (tmp_path / "local").read_bytes()
@@ -378,10 +407,10 @@ def test_a_set_for_each_value_of_a_column(
         assert built.candidates("lost") == ["null"]
     if kind == "auto":
         weights = {name: 5.0 if name == "3" else 1.0 for name in sets}
-        few = tamis.spark.build(rows, "name", by="day", budget="5kB", utility=weights, key=key)
+        few = tamis.spark.build(rows, "name", by="day", budget="5kB", utility=weights, key=source)
         assert few.size_in_bytes <= 5000
         assert few.candidates("user3")[0] == "3"
-        empty = tamis.spark.build(rows.where("day = 9"), "name", by="day", key=key)
+        empty = tamis.spark.build(rows.where("day = 9"), "name", by="day", key=source)
         assert len(empty) == 0
         with pytest.raises(ValueError, match="by must be one of the columns, name, day, not 'dya'"):
             tamis.spark.build(rows, "name", by="dya")

@@ -1,8 +1,11 @@
 """Fixtures of the tests of stores."""
 
+from contextlib import closing
+
 import pytest
 from existing_tables import PostgresDatabase, SQLiteDatabase
-from servers import postgres_url  # noqa: F401
+from mysql_tables import Table
+from servers import mysql_server, mysql_url, postgres_url  # noqa: F401
 
 
 @pytest.fixture(params=["SQLite", "Postgres"])
@@ -13,3 +16,9 @@ def database(request, tmp_path):
         opened = PostgresDatabase(request.getfixturevalue("postgres_url"))
     yield opened
     opened.db.close()
+
+
+@pytest.fixture
+def mysql_table(mysql_url):  # noqa: F811
+    with closing(Table(mysql_url)) as table:
+        yield table

@@ -4,7 +4,7 @@ import random
 import uuid
 
 import pytest
-from existing_tables import SQLiteDatabase, index_size, quotient
+from existing_tables import SQLiteDatabase, index_size, telescoping
 from servers import postgres_url  # noqa: F401
 
 import tamis
@@ -14,7 +14,7 @@ def test_keys_of_several_columns(database):
     database("CREATE TABLE visits (region TEXT, id INTEGER, seen TEXT, PRIMARY KEY (region, id))")
     database("INSERT INTO visits VALUES ('eu', 1, 'a'), ('eu', 2, 'b'), ('é,b', 1, 'c')")
     names = {"table": "visits", "key": ["region", "id"], "value": "seen"}
-    with tamis.Guard(database.store(**names), quotient()) as g:
+    with tamis.Guard(database.store(**names), telescoping()) as g:
         keys = [("eu", 1), ("eu", 2), ("é,b", 1), (b"eu", 1), ("eu", 3), ("1", 1), ("", -5)]
         assert g.get_many(keys) == ["a", "b", "c", "a", None, None, None]
         assert [g.get(key) for key in keys] == g.get_many(keys)
@@ -57,7 +57,7 @@ def test_what_triggers_pack_is_what_callers_pack(database):
         for _ in range(60)
     } | {("", 0), ("i0", -1), (",", 2**63 - 1), ("b,", -(2**63))}
     names = {"table": "t", "key": ("a", "b"), "value": "v"}
-    with tamis.Guard(database.store(**names), quotient()) as g:
+    with tamis.Guard(database.store(**names), telescoping()) as g:
         for a, b in keys:
             database("INSERT INTO t VALUES (?, ?, 'v')", a, b)
         assert g.get_many(list(keys)) == ["v"] * len(keys)
@@ -74,7 +74,7 @@ def test_sqlite_rows_with_a_part_of_another_type_are_no_keys(tmp_path):
     database("CREATE TABLE t (a TEXT, b INTEGER, v TEXT, UNIQUE (a, b))")
     for row in (("x", 1, "v"), (b"x", 1, "v"), ("x", "one", "v"), (None, 1, "v"), ("x", 1.5, "v")):
         database("INSERT INTO t VALUES (?, ?, ?)", *row)
-    with tamis.Guard(database.store(table="t", key=("a", "b"), value="v"), quotient()) as g:
+    with tamis.Guard(database.store(table="t", key=("a", "b"), value="v"), telescoping()) as g:
         assert list(g) == [(b"x", 1)]
         database("INSERT INTO t VALUES (x'79', 1, 'v'), ('y', 2, 'v')")
         assert g.get_many([("x", 1), ("y", 1), ("y", 2)]) == ["v", None, "v"]
@@ -100,9 +100,9 @@ def test_a_table_is_guarded_by_one_column_at_a_time(database):
     two = database.store(table="t", key=("a", "b"), value="v")
     three = database.store(table="t", key="b", value="v", where="v <> ''")
     with (
-        tamis.Guard(one, quotient()) as g,
-        tamis.Guard(two, quotient()) as h,
-        tamis.Guard(three, quotient()) as i,
+        tamis.Guard(one, telescoping()) as g,
+        tamis.Guard(two, telescoping()) as h,
+        tamis.Guard(three, telescoping()) as i,
     ):
         database("INSERT INTO t VALUES ('x', 'y', 'z')")
         assert (g.get("x"), h.get(("x", "y")), i.get("y")) == ("z", "z", "z")
@@ -126,7 +126,7 @@ def test_uuid_keys(database):
     database(f"CREATE TABLE t (id {database.uuid} PRIMARY KEY, v TEXT)")
     chance = random.Random(3)
     ids = [uuid.UUID(int=chance.getrandbits(128)) for _ in range(40)]
-    with tamis.Guard(database.store(table="t", key="id", value="v"), quotient()) as g:
+    with tamis.Guard(database.store(table="t", key="id", value="v"), telescoping()) as g:
         for i in ids[:20]:
             database("INSERT INTO t VALUES (?, ?)", database.to_column(i), str(i))
         g.put_many({i: str(i) for i in ids[20:]})
@@ -154,7 +154,7 @@ def test_sqlite_uuids_have_the_form_of_their_column(declared, tmp_path):
     one, two = uuid.UUID(int=7), uuid.UUID(int=8)
     form = (lambda key: key.bytes) if "BLOB" in declared else str
     database("INSERT INTO t VALUES (?, 'one')", form(one))
-    with tamis.Guard(database.store(table="t", key="id", value="v"), quotient()) as g:
+    with tamis.Guard(database.store(table="t", key="id", value="v"), telescoping()) as g:
         g.put(two, "two")
         assert g.get_many([one, form(one), two]) == ["one", "one", "two"]
         assert database("SELECT id FROM t WHERE v = 'two'") == [(form(two),)]
@@ -165,7 +165,7 @@ def test_uuids_in_a_key_of_several_columns(database):
     database(f"CREATE TABLE t (tenant {database.uuid}, n INTEGER, v TEXT, UNIQUE (tenant, n))")
     one = uuid.UUID(int=2**127 + 5)
     database("INSERT INTO t VALUES (?, 1, 'one')", database.to_column(one))
-    with tamis.Guard(database.store(table="t", key=("tenant", "n"), value="v"), quotient()) as g:
+    with tamis.Guard(database.store(table="t", key=("tenant", "n"), value="v"), telescoping()) as g:
         database("INSERT INTO t VALUES (?, 2, 'two')", database.to_column(one))
         g.put((one, 3), "three")
         assert g.get_many([(one, 1), (one, 2), (one, 3), (one, 4)]) == ["one", "two", "three", None]

@@ -4,7 +4,8 @@ import sqlite3
 from contextlib import closing, suppress
 
 import pytest
-from existing_tables import index_size, quotient
+from existing_tables import index_size, telescoping
+from positions import position
 from servers import postgres_url  # noqa: F401
 
 import tamis
@@ -53,8 +54,8 @@ def insert(sql, name):
 def rebuild(g):
     """Rebuild the filter, and wait for the thread that has begun to do so, too."""
     g.rebuild()
-    if g._trust._rebuilding is not None:
-        g._trust._rebuilding.join()
+    if g.driver.tasks["rebuild"].thread is not None:
+        g.driver.tasks["rebuild"].thread.join()
     assert g.stats.trusted
 
 
@@ -70,13 +71,13 @@ def check_whole(sql, g, key, names):
     assert index_size(g) == 50 + len(names) + 1
     saved = g.stats.reads_saved
     absent = (key(f"absent {i}") for i in range(1000))
-    assert g.get(next(each for each in absent if g._to_plain(each) not in g.filter)) is None
+    assert g.get(next(each for each in absent if g.to_plain(each) not in g.filter)) is None
     assert g.stats.reads_saved == saved + 1
 
 
 def test_a_table_is_migrated_under_a_guard(users):
     sql, opened, key = users
-    with tamis.Guard(opened(), quotient()) as g:
+    with tamis.Guard(opened(), telescoping()) as g:
         assert g.get(key("a")) is None
         migrate(sql)
         insert(sql, "a")
@@ -86,18 +87,18 @@ def test_a_table_is_migrated_under_a_guard(users):
 def test_a_table_is_migrated_between_two_guards(users, tmp_path):
     sql, opened, key = users
     for _ in range(2):
-        with tamis.Guard(opened(), quotient(), snapshot=tmp_path / "snapshot") as g:
+        with tamis.Guard(opened(), telescoping(), snapshot=tmp_path / "snapshot") as g:
             seed = g.filter.seed
     migrate(sql)
     insert(sql, "a")
-    filter = tamis.Quotient(capacity=2000, fpr=2**-4, seed=seed)
+    filter = tamis.Telescoping(capacity=2000, fpr=2**-4, seed=seed)
     with tamis.Guard(opened(), filter, snapshot=tmp_path / "snapshot") as g:
         check_whole(sql, g, key, ["a"])
 
 
 def test_a_guard_writes_after_a_migration(users):
     sql, opened, key = users
-    with tamis.Guard(opened(), quotient()) as g, tamis.Guard(opened(), quotient()) as other:
+    with tamis.Guard(opened(), telescoping()) as g, tamis.Guard(opened(), telescoping()) as other:
         migrate(sql)
         insert(sql, "a")
         g.put(key("b"), "new")
@@ -112,7 +113,7 @@ def test_a_guard_writes_after_a_migration(users):
 
 def test_each_guard_rebuilds_after_another_has_restored_the_triggers(users):
     sql, opened, key = users
-    with tamis.Guard(opened(), quotient()) as g, tamis.Guard(opened(), quotient()) as other:
+    with tamis.Guard(opened(), telescoping()) as g, tamis.Guard(opened(), telescoping()) as other:
         assert g.get(key("a")) is other.get(key("a")) is None
         migrate(sql)
         insert(sql, "a")
@@ -123,7 +124,7 @@ def test_each_guard_rebuilds_after_another_has_restored_the_triggers(users):
 
 def test_a_table_that_is_gone_is_a_store_error(users):
     sql, opened, key = users
-    with tamis.Guard(opened(), quotient()) as g:
+    with tamis.Guard(opened(), telescoping()) as g:
         sql("ALTER TABLE users RENAME TO people")
         for name in ("k1", "absent"):
             with pytest.raises(tamis.StoreError, match="was changed"):
@@ -137,7 +138,7 @@ def test_a_table_that_is_gone_is_a_store_error(users):
 def test_a_column_that_is_gone_is_a_store_error(users):
     sql, opened, key = users
     for column in ("born", "name"):
-        with tamis.Guard(opened(), quotient()) as g:
+        with tamis.Guard(opened(), telescoping()) as g:
             sql(f"ALTER TABLE users RENAME COLUMN {column} TO other")
             with pytest.raises(tamis.StoreError, match="was changed"):
                 g.get(key("k1"))
@@ -148,10 +149,12 @@ def test_a_column_that_is_gone_is_a_store_error(users):
 def test_a_trigger_that_is_gone_is_noticed(users):
     sql, opened, key = users
     store = opened()
-    with tamis.Guard(store, quotient()) as g:
+    with tamis.Guard(store, telescoping()) as g:
         assert g.get(key("a")) is None
         if sql.kind == "SQLite":
-            sql(f"DROP TRIGGER {store._base}_insert")
+            sql(f"DROP TRIGGER {store._base}_delete")
+            sql(f"DROP TRIGGER IF EXISTS {store._base}_insert")
+            sql(f"DROP TRIGGER IF EXISTS {store._base}_arrive")
         else:
             sql("ALTER TABLE users DISABLE TRIGGER ALL")
         insert(sql, "a")
@@ -162,7 +165,7 @@ def test_a_version_of_the_schema_that_was_rolled_back_is_not_trusted(tmp_path):
     with closing(sqlite3.connect(tmp_path / "data.db")) as db:
         db.execute("CREATE TABLE users (k TEXT PRIMARY KEY, v TEXT)")
     store = stores.SQLite(tmp_path / "data.db", table="users", key="k", value="v")
-    with tamis.Guard(store, quotient()) as g:
+    with tamis.Guard(store, telescoping()) as g:
         g.put("b", "2")
         seen = store._logged_version
         with suppress(RuntimeError), store._writing() as db:
@@ -193,7 +196,7 @@ def test_values_may_get_another_type(postgres_url):  # noqa: F811
         db.execute("CREATE TABLE typed (k text PRIMARY KEY, v text)")
         for value, change in (("1", "bytea USING v::bytea"), (b"2", "text USING 'x'")):
             store = stores.Postgres(postgres_url, table="typed", key="k", value="v")
-            with tamis.Guard(store, quotient()) as g:
+            with tamis.Guard(store, telescoping()) as g:
                 g.put("a", value)
                 assert g.get("a") == value
             db.execute(f"ALTER TABLE typed ALTER v TYPE {change}")
@@ -210,13 +213,13 @@ def test_a_copied_table_whose_values_have_another_type_is_not_followed(postgres_
     with psycopg.connect(postgres_url, autocommit=True) as db:
         db.execute("CREATE TABLE retyped (k text PRIMARY KEY, v text)")
         store = opened()
-        since = store.epoch()
+        since = position(store)
         store.close()
         db.execute("DROP TABLE retyped")
         db.execute("CREATE TABLE retyped (k text PRIMARY KEY, v bytea)")
         db.execute("INSERT INTO retyped VALUES ('a', '1')")
         store = opened()
-        assert store.epoch() != since
+        assert position(store) != since
         assert store.changes(since) is None
         assert [key for part in store.contents()[1] for key in part] == [b"a"]
         assert store.changes(since) is None

@@ -5,12 +5,13 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from positions import position
 
 import tamis
 from tamis import stores
-from tamis.stores import _sqlite_own
-from tamis.stores._encoding import pack_keys, unpack_keys
-from tamis.stores._tail import JournalRows, net_changes
+from tamis.stores.encoding import pack_keys, unpack_keys
+from tamis.stores.sqlite import own_table
+from tamis.stores.tail import JournalRows, net_changes
 
 
 def hash_rows(keys):
@@ -29,19 +30,17 @@ def attached(store):
 
 def write_some(store, state, rng, count):
     """Write keys, some of which are there, and return what `changes` has to say of it."""
-    added, removed = [], []
+    before = set(state)
     for _ in range(count):
         keys = [int(key) for key in np.unique(rng.integers(0, 300, rng.integers(1, 12)))]
         there = [key in state for key in keys]
         if rng.random() < 0.6:
             assert store.put_many(keys, ["x"] * len(keys), "one").existed == there
-            added += [key for key in keys if key not in state]
             state.update(keys)
         else:
             assert store.delete_many(keys, "one").existed == there
-            removed += [key for key in keys if key in state]
             state.difference_update(keys)
-    return sorted(added), sorted(removed)
+    return sorted(state - before), sorted(before - state)
 
 
 def test_packed_keys_are_checked():
@@ -87,7 +86,7 @@ def journal_of(path):
 
 def test_a_commit_is_one_row_whose_number_counts_its_keys(path):
     store = attached(stores.SQLite(path))
-    before = store.epoch()
+    before = position(store)
     store.put_many([1, 2, 3], ["x"] * 3, "one")
     store.put_many([4], ["x"], "one")
     store.put_many([4, 5, 1], ["y"] * 3, "one")  # one of them is new
@@ -102,14 +101,14 @@ def test_a_commit_is_one_row_whose_number_counts_its_keys(path):
     ]
     assert store.get_many([1, 2, 3, 4, 5]) == [None, None, "x", "y", "y"]
     changes = store.changes(before)
-    assert (changes.added, changes.removed) == ([1, 2, 3, 4, 5], [1, 2])
+    assert (changes.added, changes.removed) == ([3, 4, 5], [])
     store.close()
 
 
 def test_a_limit_inside_a_row_returns_the_whole_row(path, monkeypatch):
-    monkeypatch.setattr(_sqlite_own, "MAX_KEYS", 7)
+    monkeypatch.setattr(own_table, "MAX_KEYS", 7)
     store = attached(stores.SQLite(path))
-    since = store.epoch()
+    since = position(store)
     store.put_many([*range(20)], ["x"] * 20, "one")  # in rows of 7, 7 and 6 keys
     store.delete_many([3], "one")
     sizes, added = [], []
@@ -117,22 +116,22 @@ def test_a_limit_inside_a_row_returns_the_whole_row(path, monkeypatch):
         changes = store.changes(since, limit=3)
         sizes.append(len(changes.added) + len(changes.removed))
         added += changes.added
-        since = changes.epoch
+        since = changes.position
         if not changes.more:
             break
     assert (sizes, added, changes.removed) == ([7, 7, 6, 1], [*range(20)], [3])
-    assert since == store.epoch()
+    assert since == position(store)
     assert store.changes(since) == (since, [], [], False)
     store.close()
 
 
 def test_changes_are_those_of_a_set(path, monkeypatch):
-    monkeypatch.setattr("tamis.stores.sqlite.MAX_TAIL", 30)
-    monkeypatch.setattr(_sqlite_own, "MAX_KEYS", 4)
+    monkeypatch.setattr("tamis.stores.sqlite.store.MAX_TAIL", 30)
+    monkeypatch.setattr(own_table, "MAX_KEYS", 4)
     rng, state = np.random.default_rng(2), set()
     store, reader = attached(stores.SQLite(path)), stores.SQLite(path)
     for _ in range(60):
-        since = reader.epoch()
+        since = position(reader)
         expected = write_some(store, state, rng, 3)
         for each in (reader, store):
             changes = each.changes(since)
@@ -146,19 +145,22 @@ def test_changes_are_those_of_a_set(path, monkeypatch):
 
 
 def test_the_journal_is_trimmed_by_changes(path, monkeypatch):
-    monkeypatch.setattr(_sqlite_own, "JOURNAL", 300)
-    monkeypatch.setattr(_sqlite_own, "TRIM_EVERY", 100)
+    monkeypatch.setattr(own_table, "JOURNAL", 300)
+    monkeypatch.setattr(own_table, "TRIM_EVERY", 100)
     store = attached(stores.SQLite(path))
-    old = store.epoch()
-    epochs = []
+    old = position(store)
+    positions = [old]
     for start in range(0, 2000, 40):
-        epochs.append(store.put_many([*range(start, start + 40)], ["x"] * 40, "one").before)
+        keys = [*range(start, start + 40)]
+        commit = store.put_many(keys, ["x"] * 40, "one", positions[-1])
+        assert commit.changes.added == keys
+        positions.append(commit.changes.position)
     assert len(journal_of(path)) <= 12
     assert store.changes(old) is None
-    assert len(store.changes(epochs[-5]).added) == 200
+    assert len(store.changes(positions[-6]).added) == 200
     # More than the journal holds, in one commit.
     store.delete_many([*range(2000)], "one")
-    assert store.changes(epochs[-1]) is None
+    assert store.changes(positions[-1]) is None
     assert len(store.run(0, 2**64 - 1)) == 0
     store.close()
 
@@ -166,8 +168,8 @@ def test_the_journal_is_trimmed_by_changes(path, monkeypatch):
 def test_a_write_that_fails_in_the_middle_logs_nothing(path, monkeypatch):
     store = attached(stores.SQLite(path))
     store.put_many([1, 2, 3], ["x"] * 3, "one")
-    before, logged = store.epoch(), journal_of(path)
-    monkeypatch.setattr(_sqlite_own, "pack_keys", lambda _: 1 / 0)
+    before, logged = position(store), journal_of(path)
+    monkeypatch.setattr(own_table, "pack_keys", lambda _: 1 / 0)
     for write in (
         lambda: store.put_many([3, 4, 5], ["y"] * 3, "one"),
         lambda: store.delete_many([1, 2, 9], "one"),
@@ -175,7 +177,7 @@ def test_a_write_that_fails_in_the_middle_logs_nothing(path, monkeypatch):
         with pytest.raises(ZeroDivisionError):
             write()
     assert store.get_many([1, 2, 3, 4, 5]) == ["x"] * 3 + [None] * 2
-    assert (store.epoch(), journal_of(path)) == (before, logged)
+    assert (position(store), journal_of(path)) == (before, logged)
     monkeypatch.undo()
     store.put_many([4, 5], ["y"] * 2, "one")
     assert store.changes(before).added == [4, 5]
@@ -192,9 +194,10 @@ def test_triggers_of_others_that_replace_a_put_by_another_are_noticed(path):
             "BEGIN INSERT INTO t VALUES ('z', 'theirs'); SELECT RAISE(IGNORE); END"
         )
     store = attached(stores.SQLite(path, table="t", key="k", value="v"))
-    commit = store.put_many([b"a", b"b"], ["x", "x"], "one")
-    assert (commit.existed, commit.after) == ([True, False], commit.before)
-    assert sorted(store.changes(commit.before).added) == [b"b", b"z"]
+    before = position(store)
+    commit = store.put_many([b"a", b"b"], ["x", "x"], "one", before)
+    assert commit == ([True, False], None)
+    assert sorted(store.changes(before).added) == [b"b", b"z"]
     store.close()
 
 
@@ -212,7 +215,7 @@ def index_of(store):
 
 
 def test_the_index_of_rocksdb_follows_in_large_steps_and_after_a_crash(folder, monkeypatch):
-    monkeypatch.setattr("tamis.stores._rocksdb_index.MAX_TAIL", 40)
+    monkeypatch.setattr("tamis.stores.rocksdb.index.MAX_TAIL", 40)
     rng, state, sizes = np.random.default_rng(3), set(), set()
     store = attached(stores.RocksDB(folder))
     for step in range(40):

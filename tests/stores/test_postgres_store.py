@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 
 import pytest
+from positions import position
 from servers import postgres_server, postgres_url  # noqa: F401
 
 import tamis
@@ -16,8 +17,8 @@ from tamis import stores
 _names = itertools.count()
 
 
-def quotient():
-    return tamis.Quotient(capacity=1000, fpr=2**-4)
+def telescoping():
+    return tamis.Telescoping(capacity=1000, fpr=2**-4)
 
 
 def hasher(keys):
@@ -98,7 +99,7 @@ def drop_connections(db):
 
 
 def test_dropped_connections_are_opened_again(table):
-    with tamis.Guard(table.store(), quotient()) as g:
+    with tamis.Guard(table.store(), telescoping()) as g:
         g.put("a", "1")
         drop_connections(table.db)
         assert g.get("a") == "1"
@@ -113,15 +114,13 @@ def test_dropped_connections_are_opened_again(table):
 def test_a_server_that_is_down_is_a_store_error(lost):
     server, table = lost
     store = writer(table.store(timeout=2))
-    store.put_many([b"a"], ["x"], "one")
-    since = store.epoch()
+    since = position(store)
+    store.put_many([b"a"], ["x"], "one", since)
     server.stop()
     for call in (
-        store.epoch,
-        store.change_token,
         lambda: store.get_many([b"a"]),
-        lambda: store.put_many([b"b"], ["x"], "one"),
-        lambda: store.delete_many([b"a"], "one"),
+        lambda: store.put_many([b"b"], ["x"], "one", since),
+        lambda: store.delete_many([b"a"], "one", since),
         lambda: store.lease("one", 10),
         lambda: store.release("one"),
         lambda: store.changes(since),
@@ -145,8 +144,8 @@ def test_a_server_that_is_down_is_a_store_error(lost):
             return False
 
     until(answers)
-    assert store.epoch() == since
-    store.put_many([b"b"], ["y"], "one")
+    assert store.changes(since) is None  # commits may have been lost
+    assert store.put_many([b"b"], ["y"], "one", position(store)).changes.added == [b"b"]
 
 
 def test_a_wrong_connection_string_shows_no_password():
@@ -196,45 +195,25 @@ def test_a_server_that_does_not_answer_is_a_store_error(lost):
         store.close()
 
 
-def test_reads_do_not_wait_for_a_put_that_waits_for_a_stranger(table):
-    table.insert("there")
-    with (
-        tamis.Guard(table.store(), quotient()) as g,
-        connect(table.url, autocommit=False) as stranger,
-    ):
-        assert g.get("there") == "by there"
-        table.on(stranger, "theirs")  # the transaction stays open
-        put = threading.Thread(target=g.put, args=("mine", "x"))
+def test_a_put_waits_for_a_strangers_row_and_nothing_else_does(table):
+    table.insert("theirs")
+    store = writer(table.store())
+    since = position(store)
+    with connect(table.url, autocommit=False) as stranger:
+        table.on(stranger, "other")
+        stranger.execute(f"""UPDATE "{table.name}" SET seen = 'x'""")
+        assert store.put_many([b"mine"], ["x"], "one", since).changes.added == [b"mine"]
+        put = threading.Thread(target=store.put_many, args=([b"theirs"], ["y"], "one", since))
         put.start()
         until(lambda: waiting(table.db) == 1)
-        store = g.store
-        assert store.get_many([b"there", b"mine", b"theirs"]) == ["by there", None, None]
-        assert store.epoch() == g._trust.replica.epoch
-        assert store.lease(g._trust.owner, 10)  # a renewal does not wait either
-        assert store.changes(store.epoch()) == (store.epoch(), [], [], False)
-        assert len(store.run(0, 2**64 - 1)) == 1
+        assert store.changes(since).added == [b"mine"]
+        assert store.get_many([b"theirs", b"other"]) == ["by theirs", None]
+        assert store.lease("one", 10)
+        assert len(store.run(0, 2**64 - 1)) == 2
         assert waiting(table.db) == 1
         stranger.commit()
         put.join()
-        assert g.get_many(["mine", "theirs"]) == ["x", "by theirs"]
-
-
-def test_changes_do_not_wait_for_a_write_that_holds_the_index(table):
-    """A stranger's update locks a row, but not the journal; a put of that key waits for it."""
-    table.insert("theirs")
-    store = writer(table.store())
-    since = store.epoch()
-    with connect(table.url, autocommit=False) as stranger:
-        stranger.execute(f"""UPDATE "{table.name}" SET seen = 'x'""")
-        put = threading.Thread(target=store.put_many, args=([b"theirs"], ["y"], "one"))
-        put.start()
-        until(lambda: waiting(table.db) == 1)
-        assert store.changes(since).added == []
-        assert store.get_many([b"theirs"]) == ["by theirs"]
-        stranger.commit()
-        put.join()
-    table.insert("later")
-    assert store.changes(since).added == [b"later"]
+    assert sorted(store.changes(since).added) == [b"mine", b"other"]
 
 
 def test_threads_read_at_the_same_time(table):
@@ -257,13 +236,14 @@ def test_threads_read_at_the_same_time(table):
 
 def test_signals_of_changes_and_of_a_new_connection(lost):
     server, table = lost
-    store = table.store()
+    store = stores.Postgres(server.url)
+    table.stores.append(store)
     before = set(threading.enumerate())  # perhaps of guards that other tests left open
     woken = threading.Event()
     end = store.watch(woken.set)
     assert woken.wait(30)  # it listens
     woken.clear()
-    table.insert("a")
+    table.db.execute("INSERT INTO tamis VALUES ('ba', 'b')")
     assert woken.wait(30)
     woken.clear()
     server.restart()
@@ -293,20 +273,24 @@ def test_a_lease_is_over_when_it_was_watched_for_its_length(table, monkeypatch):
     assert one.lease("one", 10)
 
 
-def test_the_journal_is_trimmed_whoever_writes(table, monkeypatch):
-    monkeypatch.setattr(stores._postgres_tables, "JOURNAL", 2000)
-    with tamis.Guard(table.store(), quotient()):
-        for i in range(5):
-            table.db.execute(
-                f"""INSERT INTO "{table.name}" SELECT 'k{i}' || j FROM generate_series(1, 1000) j"""
-            )
-        rows = table.db.execute(f'SELECT count(*) FROM "tamis_{table.name}_journal"').fetchone()
-        assert 2000 <= rows[0] <= 3000
+def test_the_journal_of_an_own_table_is_trimmed(table, monkeypatch):
+    monkeypatch.setattr(stores.postgres.tables, "JOURNAL", 2000)
+    schema = f"own{next(_names)}"
+    table.db.execute(f"CREATE SCHEMA {schema}")
+    table.stores.append(stores.Postgres(f"{table.url} options='-c search_path={schema}'"))
+    for i in range(5):
+        table.db.execute(
+            f"INSERT INTO {schema}.tamis SELECT convert_to('bk{i}' || j, 'UTF8'), 'b' "
+            "FROM generate_series(1, 1000) j"
+        )
+    rows = table.db.execute(f"SELECT count(*) FROM {schema}.tamis_tamis_journal").fetchone()
+    assert 2000 <= rows[0] <= 3000
 
 
 def test_tables_and_triggers_have_the_documented_names(table):
     store = table.store()
-    names = {f"tamis_{table.name}_{part}" for part in ("hash", "journal", "meta")}
+    parts = ("journal0", "journal1", "journal2", "state", "followers", "meta")
+    names = {f"tamis_{table.name}_{part}" for part in parts}
     found = table.db.execute(
         "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE %s",
         (f"tamis\\_{table.name}\\_%",),
@@ -316,19 +300,20 @@ def test_tables_and_triggers_have_the_documented_names(table):
         "SELECT tgname FROM pg_trigger WHERE tgrelid = %s::regclass", (f'"{table.name}"',)
     )
     assert {name for (name,) in triggers} == {
-        f"tamis_{table.name}_{part}" for part in ("change", "rename", "truncate")
+        f"tamis_{table.name}_{part}"
+        for part in ("insert", "delete", "update", "truncate", "replica")
     }
     store.unguard()
     left = table.db.execute("SELECT 1 FROM pg_class WHERE relname = ANY(%s)", (list(names),))
     assert left.fetchone() is None
     table.insert("after")
-    with pytest.raises(ValueError, match="at most 48 bytes"):
-        stores.Postgres(table.url, table="t" * 49, key="id", value="seen")
+    with pytest.raises(ValueError, match="at most 44 bytes"):
+        stores.Postgres(table.url, table="t" * 45, key="id", value="seen")
 
 
 def test_a_stranger_needs_no_rights_on_the_tables_beside(table):
     role = f"stranger{next(_names)}"
-    with tamis.Guard(table.store(), quotient()) as g, connect(table.url) as stranger:
+    with tamis.Guard(table.store(), telescoping()) as g, connect(table.url) as stranger:
         table.db.execute(f"CREATE ROLE {role}")
         table.db.execute(f'GRANT INSERT ON "{table.name}" TO {role}')
         stranger.execute(f"SET ROLE {role}")
@@ -346,22 +331,24 @@ def test_what_other_triggers_write_is_found(table):
         CREATE TRIGGER double AFTER INSERT ON "{table.name}"
         FOR EACH ROW EXECUTE FUNCTION double{next(_names) - 1}()"""
     )
-    with tamis.Guard(table.store(), quotient()) as g:
-        g.put("a", "x")
-        assert g.get_many(["a", "a-copy"]) == ["x", "x"]
-        assert len(g.store.run(0, 2**64 - 1)) == 2
+    store = writer(table.store())
+    commit = store.put_many([b"a"], ["x"], "one", position(store))
+    assert sorted(commit.changes.added) == [b"a", b"a-copy"]
+    assert len(store.run(0, 2**64 - 1)) == 2
 
 
 def test_a_forked_child_opens_its_own_connections(table):
     store = writer(table.store())
-    store.put_many([b"a"], ["x"], "one")
+    since = position(store)
+    store.put_many([b"a"], ["x"], "one", since)
     child = os.fork()
     if child == 0:
         try:
             assert store.get_many([b"a"]) == ["x"]
             assert not store.lease("one", 60)
+            assert store.changes(since).added == [b"a"]
             try:
-                store.put_many([b"b"], ["y"], "one")
+                store.attach("one", hasher, b"1")
             except tamis.LeaseError:
                 os._exit(0)
         finally:
@@ -369,8 +356,7 @@ def test_a_forked_child_opens_its_own_connections(table):
     for _ in range(200):
         assert store.get_many([b"a"]) == ["x"]
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    store.put_many([b"c"], ["z"], "one")
-    assert store.get_many([b"a", b"b", b"c"]) == ["x", None, "z"]
+    assert store.changes(since).added == [b"a"]
 
 
 def test_close_leaves_no_connections_and_no_threads(table):
@@ -418,7 +404,7 @@ def test_a_connection_that_is_lost_while_it_rolls_back_is_a_store_error(table, m
 
     store = table.store()
     with monkeypatch.context() as patch:
-        patch.setattr("tamis.stores._postgres_lease._replace", lost)
+        patch.setattr("tamis.stores.postgres.tables._replace", lost)
         with pytest.raises(tamis.StoreError, match="Postgres at 127"):
             store.lease("one", 10)
     assert store.lease("one", 10)

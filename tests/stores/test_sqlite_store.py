@@ -7,17 +7,18 @@ import time
 from contextlib import closing
 
 import pytest
+from positions import position
 
 import tamis
 from tamis import stores
 
 
-def quotient():
-    return tamis.Quotient(capacity=1000, fpr=2**-4)
+def telescoping():
+    return tamis.Telescoping(capacity=1000, fpr=2**-4)
 
 
 def hasher(keys):
-    return tamis.guard.keys.apply_by_type(lambda some: tamis.hash_keys(some, seed=1), keys)
+    return tamis.guard.replica.apply_by_type(lambda some: tamis.hash_keys(some, seed=1), keys)
 
 
 def writer(store, owner="one", seconds=60.0):
@@ -79,7 +80,7 @@ class Clock:
 def test_a_lease_is_granted_to_others_once_it_is_over(pair, monkeypatch):
     one, two = pair
     start = 1000.0
-    monkeypatch.setattr("tamis.stores._sqlite_lease.now", lambda: start)
+    monkeypatch.setattr("tamis.stores.sqlite.tables.now", lambda: start)
     assert one.lease("one", 60)
     for seconds, granted in ((59.9, False), (60.1, True)):
         start = 1000.0 + seconds
@@ -92,7 +93,7 @@ def test_a_lease_of_another_boot_is_watched(pair, monkeypatch, known):
     monkeypatch.setattr(time, "clock_gettime", clock)
     one, two = pair
     for boot in ("before", "after") if known else (None,):
-        monkeypatch.setattr(stores._sqlite_lease, "clock_id", lambda boot=boot: boot)
+        monkeypatch.setattr(stores.sqlite.tables, "clock_id", lambda boot=boot: boot)
         if boot != "after":
             assert one.lease("one", 10)
     clock.now = 5.0  # the clock of a boot starts from zero
@@ -129,7 +130,7 @@ def test_reads_do_not_wait_for_writes(table):
     _, db, opened = table
     db.execute("INSERT INTO t VALUES ('a', '1')")
     store = writer(opened(timeout=20))
-    since = store.epoch()
+    since = position(store)
     db.execute("INSERT INTO t VALUES ('b', '2')")
     db.execute("BEGIN IMMEDIATE")  # a stranger's open transaction
     put = threading.Thread(target=store.put_many, args=([b"c"], ["3"], "one"))
@@ -139,7 +140,7 @@ def test_reads_do_not_wait_for_writes(table):
         time.sleep(0.001)
     assert store.get_many([b"a", b"b"]) == ["1", "2"]
     assert store.change_token() == store.change_token()
-    assert store.epoch() != since
+    assert position(store) != since
     assert store.changes(since).added == [b"b"]
     assert len(store.run(0, 2**64 - 1)) == 2  # although the index cannot be written now
     db.execute("COMMIT")
@@ -167,14 +168,14 @@ def test_a_locked_database_is_a_store_error(table):
 def test_a_full_disk_is_a_store_error_and_nothing_is_written(pair):
     store = writer(pair[0])
     store.put_many([1], ["x"], "one")
-    epoch = store.epoch()
+    start = position(store)
     with store._writing() as db:
         pages = db.execute("PRAGMA page_count").fetchone()[0]
     store._connections.writer().execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(tamis.StoreError, match="full"):
         store.put_many([2], ["x" * 100_000], "one")
     assert store.get_many([2]) == [None]
-    assert store.epoch() == epoch
+    assert position(store) == start
     store.put_many([3], ["x"], "one")
     assert len(store.run(0, 2**64 - 1)) == 2
 
@@ -211,7 +212,7 @@ def test_every_key_of_a_column_of_mixed_types_is_found(tmp_path, declared):
     db.execute(f"CREATE TABLE t (k {declared} UNIQUE, v TEXT)")
     for i, key in enumerate([b"blob", b"\xff\xfe", "text", "7", b"8", 9, 10.0, 2.5, None, "é"]):
         db.execute("INSERT INTO t VALUES (?, ?)", (key, f"value {i}"))
-    with tamis.Guard(stores.SQLite(path, table="t", key="k", value="v"), quotient()) as g:
+    with tamis.Guard(stores.SQLite(path, table="t", key="k", value="v"), telescoping()) as g:
         keys = list(g)
         assert len(keys) >= 7
         assert None not in g.get_many(keys)
@@ -235,7 +236,7 @@ def test_text_is_not_taken_for_a_number(tmp_path):
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT)")
     db.execute("INSERT INTO t VALUES (12, 'twelve')")
-    with tamis.Guard(stores.SQLite(path, table="t", key="k", value="v"), quotient()) as g:
+    with tamis.Guard(stores.SQLite(path, table="t", key="k", value="v"), telescoping()) as g:
         assert g.store.get_many([b"12", 12]) == [None, "twelve"]
         assert g.delete("12") is False
         assert g.get(12) == "twelve"
@@ -246,10 +247,10 @@ def test_text_is_not_taken_for_a_number(tmp_path):
 
 
 def test_the_journal_is_trimmed_whoever_writes(table, monkeypatch):
-    monkeypatch.setattr(stores._sqlite_tables, "JOURNAL", 2000)
+    monkeypatch.setattr(stores.sqlite.tables, "JOURNAL", 2000)
     _, db, opened = table
     store = opened()
-    first = store.epoch()
+    first = position(store)
     with db:
         db.execute("BEGIN")
         db.executemany("INSERT INTO t VALUES (?, '')", [(str(i),) for i in range(5500)])
@@ -261,11 +262,10 @@ def test_the_journal_is_trimmed_whoever_writes(table, monkeypatch):
 def test_changes_that_lead_to_another_history_are_unknown(table):
     _, db, opened = table
     store = opened()
-    since = store.epoch()
+    since = position(store)
     db.execute("INSERT INTO t VALUES ('a', '')")
     assert store.changes(since).added == [b"a"]
     assert store.changes("1.another history") is None
-    assert store.changes(since, "2.another history") is None
     assert store.changes("999.x") is None
 
 
@@ -275,7 +275,7 @@ def test_what_other_triggers_write_is_found(table):
         "CREATE TRIGGER double AFTER INSERT ON t WHEN new.k NOT LIKE '%-copy' "
         "BEGIN INSERT INTO t VALUES (new.k || '-copy', new.v); END"
     )
-    with tamis.Guard(opened(), quotient()) as g:
+    with tamis.Guard(opened(), telescoping()) as g:
         g.put("a", "x")
         assert g.get_many(["a", "a-copy"]) == ["x", "x"]
         assert len(g.store.run(0, 2**64 - 1)) == 2
@@ -309,3 +309,18 @@ def test_a_forked_child_opens_its_own_connection(tmp_path):
     store.put_many([3], ["z"], "one")
     assert store.get_many([1, 2, 3]) == ["x", None, "z"]
     store.close()
+
+
+def test_a_new_file_is_private(tmp_path):
+    """It holds the secret key and the values; a file that exists keeps its permissions."""
+    old = os.umask(0)
+    try:
+        with closing(stores.SQLite(tmp_path / "new.db")) as store:
+            writer(store).put_many([1], ["x"], "one")
+            assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
+        with closing(sqlite3.connect(tmp_path / "old.db")) as db:
+            db.execute("CREATE TABLE t (k, v)")
+        with closing(stores.SQLite(tmp_path / "old.db")):
+            assert (tmp_path / "old.db").stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(old)

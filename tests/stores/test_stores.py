@@ -6,13 +6,14 @@ import threading
 
 import pytest
 from servers import postgres_url, redis_url  # noqa: F401
+from sources import written_through
 from stand_in import Prefixes
 
 import tamis
 from tamis import stores
 from tamis.testing import STORE_CHECKS, StoreCase, check_store
 
-KINDS = ["Memory", "SQLite", "RocksDB", "Redis", "Postgres"]
+KINDS = ["Memory", "Loader", "SQLite", "RocksDB", "Redis", "Postgres"]
 _names = itertools.count()
 
 
@@ -22,6 +23,9 @@ def opened(request, tmp_path):
     kind = request.param
     if kind == "Memory":
         store = stores.Memory()
+        return lambda: store
+    if kind == "Loader":
+        store = written_through({})
         return lambda: store
     if kind == "SQLite":
         return lambda: stores.SQLite(tmp_path / "data.db")
@@ -40,8 +44,8 @@ def opened(request, tmp_path):
     return lambda: stores.Postgres(f"{url} options='-c search_path={schema}'")
 
 
-def quotient():
-    return tamis.Quotient(capacity=1000, fpr=2**-4)
+def telescoping():
+    return tamis.Telescoping(capacity=1000, fpr=2**-4)
 
 
 @pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
@@ -53,21 +57,71 @@ def test_contract(check, opened, request):
 class Forgetful(stores.Memory):
     """Keeps the first value of a key for ever."""
 
-    def put_many(self, keys, values, owner):
+    def put_many(self, keys, values, owner, since=""):
         had = self.get_many(keys)
         values = [old or new for old, new in zip(had, values, strict=True)]
-        return super().put_many(keys, values, owner)
+        return super().put_many(keys, values, owner, since)
 
 
-def test_a_store_that_breaks_the_contract_is_named():
+class Cut(stores.Memory):
+    """Returns the first batch of its keys only."""
+
+    def contents(self):
+        position, parts = super().contents()
+        return position, iter(list(parts)[:1])
+
+
+class Everlasting(stores.Memory):
+    """Grants a lease that ends only when it is released."""
+
+    def lease(self, owner, seconds):
+        return super().lease(owner, 3600)
+
+
+class ShortKeys(stores.Memory):
+    """Cuts keys off, as a column of a fixed length does."""
+
+    def get_many(self, keys):
+        return super().get_many([cut(key, 255) for key in keys])
+
+    def put_many(self, keys, values, owner, since=""):
+        return super().put_many([cut(key, 255) for key in keys], values, owner, since)
+
+    def delete_many(self, keys, owner, since=""):
+        return super().delete_many([cut(key, 255) for key in keys], owner, since)
+
+
+class ShortValues(stores.Memory):
+    """Cuts values off."""
+
+    def put_many(self, keys, values, owner, since=""):
+        return super().put_many(keys, [cut(value, 65_535) for value in values], owner, since)
+
+
+def cut(text, length):
+    return text if isinstance(text, int) else text[:length]
+
+
+@pytest.mark.parametrize(
+    ("cls", "check"),
+    [
+        (Forgetful, "keys_and_values_come_back"),
+        (ShortKeys, "long_keys_and_values_come_back"),
+        (ShortValues, "long_keys_and_values_come_back"),
+        (Cut, "contents_are_complete"),
+        (Everlasting, "a_lease_expires"),
+    ],
+)
+def test_a_store_that_breaks_the_contract_is_named(cls, check, monkeypatch):
+    monkeypatch.setattr("tamis.testing.stores.EXPIRY", 1.0)
     opened = {}
     with pytest.raises(AssertionError) as raised:
-        check_store(lambda name: opened.setdefault(name, Forgetful()))
-    assert "failed the check keys_and_values_come_back" in raised.value.__notes__[-1]
+        check_store(lambda name: opened.setdefault(name, cls()))
+    assert f"failed the check {check}" in raised.value.__notes__[-1]
 
 
 def test_adapts_in_front_of_every_store(opened, monkeypatch):
-    monkeypatch.setattr(tamis.guard.construction, "from_bytes", lambda data, key=None: Prefixes())
+    monkeypatch.setattr(tamis.guard.opening, "from_bytes", lambda data, key=None: Prefixes())
     with tamis.Guard(opened(), Prefixes()) as g:
         g.put_many((i, str(i)) for i in range(40))
         for _ in range(6):
@@ -98,7 +152,7 @@ def in_place(table):
 
 def test_postgres_follows_other_writers(table):
     _, name, db = table
-    with tamis.Guard(in_place(table), quotient()) as g:
+    with tamis.Guard(in_place(table), telescoping()) as g:
         assert g.get_many([f"u{i}" for i in range(50)]) == [str(i) for i in range(50)]
         db.execute(f"""INSERT INTO "{name}" VALUES ('ada', '1815')""")
         db.execute(f"""DELETE FROM "{name}" WHERE id = 'u0'""")
@@ -123,7 +177,7 @@ def test_postgres_misses_no_late_commit(table):
     import psycopg
 
     url, name, db = table
-    with tamis.Guard(in_place(table), quotient()) as g, psycopg.connect(url) as slow:
+    with tamis.Guard(in_place(table), telescoping()) as g, psycopg.connect(url) as slow:
         slow.execute(f"""INSERT INTO "{name}" VALUES ('slow', 'x')""")
         other = threading.Thread(
             target=db.execute, args=(f"""INSERT INTO "{name}" VALUES ('fast', 'y')""",)
@@ -147,37 +201,13 @@ def test_postgres_refuses_what_it_cannot_guard(table):
     ):
         with pytest.raises(ValueError, match=says):
             stores.Postgres(url, **arguments)
-    with tamis.Guard(in_place(table), quotient()) as g:
+    with tamis.Guard(in_place(table), telescoping()) as g:
         assert g.get(5) is None
         with pytest.raises(TypeError, match="cannot hold the key"):
             g.put(5, "x")
 
 
-# What a guard follows a store by.
-
-
-@pytest.mark.parametrize("opened", ["SQLite", "Postgres"], indirect=True)
-def test_changes_come_in_pieces(opened):
-    with tamis.Guard(opened(), quotient()) as g:
-        since = g.store.epoch()
-        for start in range(0, 10, 2):
-            g.put_many((i, "x") for i in range(start, start + 2))
-        g.delete_many([3, 4])
-        added, removed, pieces = [], [], 0
-        while True:
-            changes = g.store.changes(since, limit=5)
-            # The keys of a commit may come together.
-            assert len(changes.added) + len(changes.removed) <= 6
-            added += changes.added
-            removed += changes.removed
-            since, pieces = changes.epoch, pieces + 1
-            if not changes.more:
-                break
-        assert (sorted(added), removed, since) == ([*range(10)], [3, 4], g.store.epoch())
-        assert pieces in (2, 3)
-
-
-# Writes before a guard has attached, and folders that are no database.
+# Folders that are no database.
 
 
 @pytest.mark.parametrize("kind", [stores.SQLite, stores.Redis, stores.Postgres])
@@ -194,10 +224,6 @@ def test_errors_of_rocksdb_are_store_errors(tmp_path):
     for write in (lambda: store.put_many([1], ["x"], "one"), lambda: store.delete_many([1], "one")):
         with pytest.raises(tamis.LeaseError, match="does not hold the store's lease"):
             write()
-        store.lease("one", 10)
-        with pytest.raises(tamis.LeaseError, match="call attach before the first write"):
-            write()
-        store.release("one")
     store.lease("one", 10)
     store.attach("one", lambda keys: tamis.hash_keys(keys, seed=1), b"seed 1")
     store.put_many([1], ["x"], "one")
@@ -247,6 +273,13 @@ def test_rocksdb_is_closed_while_others_read(tmp_path):
     stores.RocksDB(tmp_path / "data").close()
 
 
+def test_a_new_folder_of_rocksdb_is_private(tmp_path):
+    pytest.importorskip("rocksdict")
+    store = stores.RocksDB(tmp_path / "new")
+    store.close()
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
 def test_rocksdb_names_what_it_cannot_open(tmp_path):
     pytest.importorskip("rocksdict")
     (tmp_path / "file").touch()
@@ -255,7 +288,7 @@ def test_rocksdb_names_what_it_cannot_open(tmp_path):
     store = stores.RocksDB(tmp_path / "data", sync=True)
     with pytest.raises(tamis.StoreError, match="only one process at a time"):
         stores.RocksDB(tmp_path / "data")
-    with tamis.Guard(store, quotient()) as g:
+    with tamis.Guard(store, telescoping()) as g:
         g.put("a", "x")
         child = os.fork()
         if child == 0:
@@ -267,7 +300,7 @@ def test_rocksdb_names_what_it_cannot_open(tmp_path):
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert g.get("a") == "x"
-    with tamis.Guard(stores.RocksDB(tmp_path / "data"), quotient()) as g:
+    with tamis.Guard(stores.RocksDB(tmp_path / "data"), telescoping()) as g:
         assert g.get("a") == "x"
 
 

@@ -7,14 +7,14 @@ import uuid
 from decimal import Decimal
 
 import pytest
-from existing_tables import PostgresDatabase, SQLiteDatabase, index_size, quotient
+from existing_tables import PostgresDatabase, SQLiteDatabase, index_size, telescoping
 from servers import postgres_url  # noqa: F401
 
 import tamis
 from tamis import stores
 from tamis._native import plain_key
-from tamis.stores._postgres_columns import PostgresColumns
-from tamis.stores._sqlite_columns import SQLiteColumns
+from tamis.stores.postgres.columns import PostgresColumns
+from tamis.stores.sqlite.columns import SQLiteColumns
 
 
 @pytest.mark.parametrize("composite", [False, True])
@@ -32,7 +32,7 @@ def test_rows_that_do_not_satisfy_the_condition_are_absent(database, composite):
     def of(*names):
         return [(name, 0) for name in names] if composite else list(names)
 
-    with tamis.Guard(store, quotient()) as g:
+    with tamis.Guard(store, telescoping()) as g:
         assert g.get_many(of("in", "out", "none")) == ["a", None, None]
         database("UPDATE users SET live = 1 WHERE name = 'out'")
         assert g.get_many(of("in", "out")) == ["a", "b"]
@@ -66,7 +66,7 @@ def test_a_condition_against_a_dictionary(database):
     database("CREATE TABLE t (k INTEGER PRIMARY KEY, live INTEGER, v TEXT)")
     chance = random.Random(11)
     store = database.store(table="t", key="k", value="v", where="live > 1 OR v = 'always'")
-    with tamis.Guard(store, tamis.Quotient(capacity=200, fpr=2**-12)) as g:
+    with tamis.Guard(store, tamis.Telescoping(capacity=200, fpr=2**-12)) as g:
         for step in range(150):
             k, live = chance.randrange(12), chance.choice([0, 2, None])
             v = chance.choice(["always", "x"])
@@ -88,6 +88,8 @@ def test_a_condition_against_a_dictionary(database):
             assert g.get_many(asked) == [rows.get(i) for i in asked], step
             if step % 10 == 0:
                 assert len(g.filter) == index_size(g) == len(rows)
+            if isinstance(database, PostgresDatabase):
+                continue  # whose journal is not in order; test_following.py compares its sums
             # A key that was not there is not removed: that might take another key's slot.
             there = set()
             query = f"SELECT key, added FROM {store._t_journal} WHERE key IS NOT NULL ORDER BY seq"
@@ -107,6 +109,9 @@ def test_a_condition_against_a_dictionary(database):
         "n > ?",
         "n > 1) OR (n < 1",
         "n > 1; DROP TABLE t",
+        "n > 1;",
+        "n > 1; -- more",
+        "n > 1 /*",
         "",
     ],
 )
@@ -117,12 +122,22 @@ def test_a_condition_must_be_about_the_columns_of_a_row(database, where):
     database("INSERT INTO t VALUES ('a', 1, '')")
 
 
+def test_a_condition_runs_no_other_statement(database):
+    database("CREATE TABLE t (k TEXT PRIMARY KEY, n INTEGER, v TEXT)")
+    database("CREATE TABLE other (k TEXT)")
+    other = f"{database.schema}.other"
+    for where in (f"true; COMMIT; DROP TABLE {other}; BEGIN", f"n > 1; COMMIT; DROP TABLE {other}"):
+        with pytest.raises(ValueError, match="where must be a condition on columns of"):
+            database.store(table="t", key="k", value="v", where=where)
+        assert database("SELECT * FROM other") == []
+
+
 def test_sqlite_statements_that_replace_rows_keep_the_condition(tmp_path):
     """It deletes rows without firing triggers, and overrides the conflict policy in triggers."""
     database = SQLiteDatabase(tmp_path / "data.db")
     database("CREATE TABLE t (k TEXT PRIMARY KEY, live INTEGER)")
     store = database.store(table="t", key="k", value="k", where="live")
-    with tamis.Guard(store, quotient()) as g:
+    with tamis.Guard(store, telescoping()) as g:
         for policy in ("REPLACE", "IGNORE", "ABORT", "FAIL", "ROLLBACK"):
             database("DELETE FROM t")
             for live in (1, 1, 0, 0, 1):
@@ -151,7 +166,10 @@ def test_postgres_conditions_keep_the_search_path_they_were_made_with(postgres_u
              "$$ SELECT $1 LIKE 'a%' $$")  # fmt: skip
     url = f"{postgres_url} options='-c search_path={database.schema}'"
     store = stores.Postgres(url, table="t", key="k", value="v", where="fine(k)")
-    with tamis.Guard(store, quotient()) as g, psycopg.connect(postgres_url, autocommit=True) as db:
+    with (
+        tamis.Guard(store, telescoping()) as g,
+        psycopg.connect(postgres_url, autocommit=True) as db,
+    ):
         db.execute(f"INSERT INTO {database.schema}.t VALUES ('ab', '1'), ('b', '2')")
         assert g.get_many(["ab", "b"]) == ["1", None]
     database.db.close()
@@ -166,7 +184,7 @@ def test_values_of_any_type_pass_through(database):
 
         database("CREATE TABLE t (k TEXT PRIMARY KEY, v jsonb)")
         values = [{"a": [1, None]}, [1, 2], "text", 5, True]
-    with tamis.Guard(database.store(table="t", key="k", value="v"), quotient()) as g:
+    with tamis.Guard(database.store(table="t", key="k", value="v"), telescoping()) as g:
         keys = [f"k{i}" for i in range(len(values))]
         if database.kind == "SQLite":
             g.put_many(zip(keys, values, strict=True))
@@ -197,7 +215,7 @@ def test_values_of_any_type_pass_through(database):
 def test_postgres_values_have_the_type_of_the_driver(postgres_url, declared, value):  # noqa: F811
     database = PostgresDatabase(postgres_url)
     database(f"CREATE TABLE t (k INTEGER PRIMARY KEY, v {declared})")
-    with tamis.Guard(database.store(table="t", key="k", value="v"), quotient()) as g:
+    with tamis.Guard(database.store(table="t", key="k", value="v"), telescoping()) as g:
         g.put(1, value)
         g.put_many({2: value, 3: value})
         assert g.get_many([1, 2, 3]) == [value] * 3
@@ -206,7 +224,7 @@ def test_postgres_values_have_the_type_of_the_driver(postgres_url, declared, val
 
 def test_a_table_of_the_guards_own_takes_bytes_and_text(tmp_path):
     with (
-        tamis.Guard(stores.SQLite(tmp_path / "data.db"), quotient()) as g,
+        tamis.Guard(stores.SQLite(tmp_path / "data.db"), telescoping()) as g,
         pytest.raises(TypeError, match="the value of key 'a' must be bytes or str, not 5"),
     ):
         g.put("a", 5)
@@ -220,16 +238,64 @@ def test_a_schema_and_a_dot_in_a_name(postgres_url):  # noqa: F811
     database("INSERT INTO t VALUES ('a', 'in the schema')")
     database(f"""INSERT INTO public."{schema}.t" VALUES ('a', 'in the name')""")
     names = {"table": f"{schema}.t", "key": "k", "value": "v"}
-    with tamis.Guard(stores.Postgres(postgres_url, **names), quotient()) as g:
+    with tamis.Guard(stores.Postgres(postgres_url, **names), telescoping()) as g:
         assert g.get("a") == "in the name"
     database(f'DROP TABLE public."{schema}.t"')
-    with tamis.Guard(stores.Postgres(postgres_url, **names), quotient()) as g:
+    with tamis.Guard(stores.Postgres(postgres_url, **names), telescoping()) as g:
         assert g.get("a") == "in the schema"
         database("INSERT INTO t VALUES ('b', 'later')")
         assert g.get("b") == "later"
     assert database(f"SELECT to_regclass('{schema}.tamis_t_meta') IS NULL") == [(False,)]
     with pytest.raises(ValueError, match=r"must be a table of the database, not 'nowhere\.t'"):
         stores.Postgres(postgres_url, table="nowhere.t", key="k", value="v")
+    database.db.close()
+
+
+ODD_NAMES = [
+    "a$$b", "$tamis$", 'a"b', "it's", "a\nb", "A b", "a;b--", "a\\b", "a.b", "{a}", "select", "é"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "condition"),
+    [*((name, False) for name in ODD_NAMES), *((name, True) for name in ODD_NAMES[:4])],
+)
+def test_names_of_tables_and_columns_have_no_meaning(database, name, condition):
+    table, key, value, live = (
+        '"{}"'.format((name + part).replace('"', '""')) for part in ("", "k", "v", "l")
+    )
+    database(
+        f"CREATE TABLE {table} ({key} TEXT PRIMARY KEY, {value} TEXT, {live} INTEGER DEFAULT 1)"
+    )
+    database(f"INSERT INTO {table} VALUES ('a', 'b', 1)")
+    names = {"table": name, "key": f"{name}k", "value": f"{name}v"}
+    names["where"] = f"{live} = 1" if condition else None
+    with tamis.Guard(database.store(**names), telescoping()) as g:
+        g.put("own", "x")
+        database(f"INSERT INTO {table} VALUES ('other', 'y', 1)")
+        database(f"UPDATE {table} SET {key} = 'renamed' WHERE {key} = 'a'")
+        assert g.get_many(["a", "renamed", "own", "other"]) == [None, "b", "x", "y"]
+        assert g.delete("own")
+        assert g.stats.rebuilds == 1
+    database.store(**names).unguard()
+    assert database(f"SELECT {key} FROM {table} ORDER BY 1") == [("other",), ("renamed",)]
+
+
+def test_postgres_names_of_schemas_have_no_meaning(postgres_url):  # noqa: F811
+    database = PostgresDatabase(postgres_url)
+    # Then a backslash in a string has a meaning.
+    url = f"{postgres_url} options='-c standard_conforming_strings=off'"
+    for name in ("a$$b", 'a"b', "a'b", "A b", "a\\b", "a\\'b"):
+        schema = '"{}"'.format(name.replace('"', '""'))
+        database(f"CREATE SCHEMA {schema}")
+        database(f"""CREATE TABLE {schema}."t\\'t" (k TEXT PRIMARY KEY, v TEXT)""")
+        store = stores.Postgres(url, table=f"{name}.t\\'t", key="k", value="v")
+        with tamis.Guard(store, telescoping()) as g:
+            g.put("own", "x")
+            database(f"""INSERT INTO {schema}."t\\'t" VALUES ('other', 'y')""")
+            assert g.get_many(["own", "other", "none"]) == ["x", "y", None]
+    with pytest.raises(ValueError, match="must not contain a null character or a percent sign"):
+        stores.Postgres(url, table="a%b", key="k", value="v")
     database.db.close()
 
 
@@ -248,7 +314,7 @@ def test_sqlalchemy_engines(database):
             at["dbname"], {"options": f"-csearch_path={database.schema}", "prepared": "no"},
         )  # fmt: skip
         engine, cls, other = sqlalchemy.create_engine(url), stores.Postgres, stores.SQLite
-    with tamis.Guard(cls(engine, table="t", key="k", value="v"), quotient()) as g:
+    with tamis.Guard(cls(engine, table="t", key="k", value="v"), telescoping()) as g:
         assert g.get("a") == "1"
     with pytest.raises(ValueError, match="an engine of SQLAlchemy must be for"):
         other(engine, table="t", key="k", value="v")
@@ -286,7 +352,7 @@ def test_django_connections(database):
     if database.kind == "Postgres":
         cls, other = other, cls
     connection = ConnectionHandler({"default": settings})["default"]
-    with tamis.Guard(cls(connection, table="t", key="k", value="v"), quotient()) as g:
+    with tamis.Guard(cls(connection, table="t", key="k", value="v"), telescoping()) as g:
         assert g.get("a") == "1"
     with pytest.raises(ValueError, match="a connection of Django must be for"):
         other(connection, table="t", key="k", value="v")

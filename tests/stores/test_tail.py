@@ -4,12 +4,13 @@ import threading
 
 import numpy as np
 import pytest
+from positions import position
 from servers import postgres_url  # noqa: F401
 
 import tamis
 from tamis import stores
-from tamis.stores import _tail
-from tamis.stores._tail import JournalRows, Tail
+from tamis.stores import tail
+from tamis.stores.tail import JournalRows, Tail
 
 
 def hash_rows(keys):
@@ -99,8 +100,8 @@ def attached(store):
 
 
 def test_the_index_follows_in_large_steps_and_after_a_crash(opened, monkeypatch):
-    monkeypatch.setattr("tamis.stores.sqlite.MAX_TAIL", 40)
-    monkeypatch.setattr("tamis.stores.postgres.MAX_TAIL", 40)
+    monkeypatch.setattr("tamis.stores.sqlite.store.MAX_TAIL", 40)
+    monkeypatch.setattr("tamis.stores.postgres.store.MAX_TAIL", 40)
     rng, state, sizes = np.random.default_rng(3), set(), set()
     store = attached(opened())
     for _ in range(30):
@@ -143,25 +144,26 @@ def test_guards_grow_from_an_index_that_is_behind(opened):
 
 
 def test_the_longest_tail_is_bounded():
-    assert 1000 <= _tail.MAX_TAIL <= stores.contract.JOURNAL // 10
+    assert 1000 <= tail.MAX_TAIL <= stores.base.JOURNAL // 10
 
 
 def test_a_batch_may_be_longer_than_the_journal(postgres_url, monkeypatch):  # noqa: F811
     import psycopg
 
-    monkeypatch.setattr("tamis.stores._postgres_tables.JOURNAL", 300)
-    monkeypatch.setattr("tamis.stores._postgres_tables.TRIM_EVERY", 100)
-    monkeypatch.setattr("tamis.stores.postgres._MAX_BATCH", 150)
+    monkeypatch.setattr("tamis.stores.postgres.tables.JOURNAL", 300)
+    monkeypatch.setattr("tamis.stores.postgres.tables.TRIM_EVERY", 100)
+    monkeypatch.setattr("tamis.stores.postgres.store._MAX_BATCH", 150)
     with psycopg.connect(postgres_url, autocommit=True) as db:
         db.execute("DROP SCHEMA IF EXISTS tail CASCADE")
         db.execute("CREATE SCHEMA tail")
     store = attached(stores.Postgres(f"{postgres_url} options='-c search_path=tail'"))
     keys = list(range(1000))
     values = ["x" if key % 2 else b"x" for key in keys]
-    commit = store.put_many(keys, values, "one")
+    before = position(store)
+    commit = store.put_many(keys, values, "one", before)
     assert commit.existed == [False] * 1000
-    assert store.epoch() == commit.after
-    assert store.changes(commit.before) is None  # the journal does not reach back so far
+    assert position(store) == commit.changes.position
+    assert store.changes(before) is None  # the journal does not reach back so far
     assert rows(store.run(0, 2**64 - 1)) == rows(hash_rows(keys))
     store._write_index("one")
     assert index_of(store) == 1000

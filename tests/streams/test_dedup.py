@@ -331,3 +331,68 @@ def test_wrong_keys_are_named(key, error, message):
     pa = pytest.importorskip("pyarrow")
     with pytest.raises(error, match=message):
         list(tamis.dedup([pa.table({"a": [1], "b": [2]})], key=key, window=10))
+
+
+def timed(times, keys, *, batch=0, seconds=60):
+    """Return the indexes that come through, and the statistics."""
+    records = [
+        {"i": i, "key": key, "at": at} for i, (key, at) in enumerate(zip(keys, times, strict=True))
+    ]
+    source = [records[i : i + batch] for i in range(0, len(records), batch)] if batch else records
+    kept = tamis.dedup(source, window=100_000, seconds=seconds, key="key", at="at", fpr=1e-6)
+    out = [row["i"] for part in kept for row in (part if batch else [part])]
+    return out, kept.stats
+
+
+@pytest.mark.parametrize("batch", [0, 7, 5000])
+def test_one_time_in_the_far_future_does_not_end_the_stream(batch):
+    times = np.linspace(1.7e9, 1.7e9 + 600, 20_000)
+    times[1000] *= 1000  # milliseconds taken for seconds
+    out, stats = timed(times.tolist(), range(20_000), batch=batch)
+    assert len(out) >= 19_999
+    assert (stats.early, stats.late) == (1, 0)
+    keys = np.arange(20_000)
+    keys[10_000:] -= 1000  # 1000 keys come again after 30 seconds
+    times[9500] *= 1000
+    assert len(timed(times.tolist(), keys.tolist(), batch=batch)[0]) == 19_000
+
+
+@pytest.mark.parametrize("batch", [0, 7, 5000])
+def test_the_first_time_may_be_the_wrong_one(batch):
+    times = np.append(1.7e12, np.linspace(1.7e9, 1.7e9 + 6000, 20_000))
+    out, stats = timed(times.tolist(), range(20_001), batch=batch)
+    assert len(out) >= 20_000
+    assert stats.late == 16
+
+
+@pytest.mark.parametrize("batch", [0, 1, 3, 5000])
+def test_after_a_quiet_night_nothing_is_dropped_by_the_clock(batch):
+    evening, morning = np.linspace(0, 50, 100), np.linspace(40_000, 40_050, 100)
+    keys = [*range(100), *range(50), *range(50)]  # those of the evening, then duplicates
+    out, stats = timed([*evening, *morning], keys, batch=batch)
+    assert out == [*range(150)]
+    assert stats.early == 16
+
+
+@pytest.mark.parametrize("batch", [0, 1, 3, 5000])
+def test_records_farther_apart_than_the_window(batch):
+    times = [61.0 * i for i in range(300)]
+    assert timed(times, [7] * 300, batch=batch)[0] == list(range(300))
+    times = [float(time) for i in range(100) for time in (100 * i, 100 * i + 1)]
+    assert timed(times, [7] * 200, batch=batch)[0] == list(range(0, 200, 2))
+
+
+def test_a_wrong_time_is_logged_once(caplog):
+    timed([0, 1e9, 1, 1e9, 2], range(5))
+    assert [record.name for record in caplog.records] == ["tamis.dedup"]
+
+
+def test_one_data_frame_stays_one_and_keeps_nanoseconds_of_objects():
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    fine = pd.Timestamp("2024-01-01 00:00:00.123456789")
+    frame = pd.DataFrame({"t": pd.Series([fine, fine + pd.Timedelta(1), fine], dtype=object)})
+    (kept,) = tamis.dedup(frame, window=100, key="t")
+    assert isinstance(kept, pd.DataFrame)
+    assert kept["t"].tolist() == [fine, fine + pd.Timedelta(1)]
+    (kept,) = tamis.dedup(pl.DataFrame({"n": [1, 2, 1]}), window=100, key="n")
+    assert kept["n"].to_list() == [1, 2]

@@ -547,8 +547,8 @@ INTERNAL = {
     "Workload.from_log_statistics": {"removed"},
     "train": {"categorical"},  # names of columns
 }
-PROTOCOL = {"changes", "lease", "run", "runs"}
-"""What guards call on stores."""
+PROTOCOL = {"changes", "lease", "run", "runs", "sample"}
+"""Methods of stores that guards call."""
 
 
 def public_calls():

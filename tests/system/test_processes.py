@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from contract import SPECIMENS
+from guards import set_lease
 
 import tamis
 from tamis import stores
@@ -33,8 +34,8 @@ guard.close()
 def test_the_second_process_follows_the_first(tmp_path):
     path = tmp_path / "data.db"
     follower = tamis.Guard(stores.SQLite(path), tamis.Quotient(capacity=300, fpr=2**-4))
-    follower.store.release(follower._trust.owner)
-    follower._trust.freshness.lease_until = 0.0
+    follower.store.release(follower.driver.protocol.owner)
+    set_lease(follower, lease_until=0.0, renew_at=0.0)
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)],
         stdin=subprocess.PIPE,

@@ -49,7 +49,7 @@ def test_a_collection(tmp_path, kind, hybrid):
     fixed = {f"fixed {i}": range(1000 * i, 1000 * i + 100) for i in range(20)}
     path = tmp_path / "saved"
     c = tamis.Collection.build(fixed, kind=kind, hybrid=hybrid, path=tmp_path / "c")
-    least = c.least_budget
+    least = c.min_budget
 
     def change(round_):
         c.append(f"more {round_}", range(50_000 + round_, 50_100 + round_), kind=kind)
@@ -88,7 +88,7 @@ def test_a_search_index(tmp_path):
 
     def change(round_):
         index.append(f"more{round_}", "something else")
-        index.allocate(budget=2 * index.least_budget + 500 * (round_ % 5))
+        index.allocate(budget=2 * index.min_budget + 500 * (round_ % 5))
         index.extend({f"other{round_}": "another text"})
         index.drop(f"more{round_}")
         index.drop(f"other{round_}")

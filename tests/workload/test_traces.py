@@ -111,7 +111,7 @@ def test_adversary_whittles_to_what_fools():
     asked = 0
     for queries in adversary:
         asked += 1
-        adversary.tell(np.isin(queries, fooled))
+        adversary.report(np.isin(queries, fooled))
     assert asked == 7 * 3
     assert adversary.rate == 1
     assert (adversary.queries == fooled).all()
@@ -120,7 +120,7 @@ def test_adversary_whittles_to_what_fools():
 def test_adversary_stops_at_a_hundredth_of_the_keys():
     adversary = traces.Adversary(5000, stored=1000, seed=1)
     for queries in adversary:
-        adversary.tell(np.arange(len(queries)) < 10)
+        adversary.report(np.arange(len(queries)) < 10)
     assert (adversary.round, len(adversary.queries)) == (1, 10)
     assert adversary.rate == 10 / 5000
 
@@ -130,8 +130,8 @@ def test_adversary_wants_its_answers():
     subrounds = iter(adversary)
     next(subrounds)
     with pytest.raises(ValueError, match="must have one answer for each of the 50 queries"):
-        adversary.tell(np.zeros(3, dtype=bool))
-    with pytest.raises(RuntimeError, match="tell"):
+        adversary.report(np.zeros(3, dtype=bool))
+    with pytest.raises(RuntimeError, match=r"report\(\)"):
         next(subrounds)
 
 
