@@ -61,22 +61,24 @@ demo: $(VENV)/built
 	-$(BIN)/python -m pip install --quiet "matplotlib>=3.8"
 	$(BIN)/python -m tamis demo
 
-# Side by side with other packages, and the kernels beside a yardstick.
+# Compared with other packages, and the kernels with a yardstick. QUICK=1 runs every benchmark at a small size, to see
+# that it still runs.
 bench: $(VENV)/built $(VENV)/peers
-	cargo bench --locked --quiet --bench kernels
-	$(BIN)/python benches/imports.py
-	$(BIN)/python benches/learned.py
+	cargo bench --locked --quiet --bench kernels $(if $(QUICK),-- 1000000)
+	$(BIN)/python benches/imports.py $(if $(QUICK),--rounds 1)
+	$(BIN)/python benches/learned.py $(if $(QUICK),--keys 2000)
 	$(BIN)/python benches/checks.py
-	$(BIN)/python benches/threads.py
-	$(BIN)/python benches/scaling.py
-	$(BIN)/python benches/fuse_c.py
-	$(BIN)/python benches/guard.py
-	$(BIN)/python benches/collection.py
-	$(BIN)/python benches/parquet.py
-	$(BIN)/python benches/stacked.py
-	$(BIN)/python benches/streams.py
+	$(BIN)/python benches/threads.py $(if $(QUICK),--rounds 1)
+	$(BIN)/python benches/scaling.py $(if $(QUICK),--sizes 10000 --rounds 1)
+	$(BIN)/python benches/fuse_c.py $(if $(QUICK),--keys 10000 --rounds 1)
+	$(BIN)/python benches/guard.py $(if $(QUICK),--stores Memory SQLite --keys 2000 --count 200 --rounds 1)
+	$(BIN)/python benches/following.py $(if $(QUICK),--seconds 0.5 --rounds 1 --rows 20000)
+	$(BIN)/python benches/collection.py $(if $(QUICK),--quick)
+	$(BIN)/python benches/parquet.py $(if $(QUICK),--quick)
+	$(BIN)/python benches/stacked.py $(if $(QUICK),--rounds 1)
+	$(BIN)/python benches/streams.py $(if $(QUICK),--rounds 1)
 	$(BIN)/python benches/traces.py
-	$(BIN)/python benches/peers.py
+	$(BIN)/python benches/peers.py $(if $(QUICK),--quick --keys 10000)
 
 # Every figure and table of the papers, measured again: hours, or minutes with QUICK=1. What is finished is
 # not run again; ONLY=stacked/table2 runs one. The report is build/experiments/report.html.

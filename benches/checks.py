@@ -3,7 +3,7 @@
     .venv/bin/python benches/checks.py
 
 Batches of integers, hashing included, at 10 bits per key, one thread; the best of many short
-rounds, in each of which all filters take turns with new queries. The rows are those of
+rounds, in each of which all filters take turns with new queries. The rows are the options of
 `tamis.planning.kinds`, followed by the time a model takes to score a key.
 """
 
@@ -18,10 +18,10 @@ import numpy as np
 
 from tamis.filters import CLASSES
 from tamis.learned import train
-from tamis.planning import costs
+from tamis.planning import kinds
 from tamis.planning.kinds import KINDS
 
-SIZES = costs.SIZES
+SIZES = kinds.SIZES
 ROUNDS = 60
 BATCH = 10_000
 """Queries of a round: few, so that a round is seldom interrupted on a busy machine."""

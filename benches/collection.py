@@ -37,7 +37,7 @@ def sliced(sets):
         utility=rng.lognormal(0, 1, sets),
         fpr=0.005,
     )
-    c.allocate(budget=c.least_budget + 10 * int(sizes.sum()) // 8)
+    c.allocate(budget=c.min_budget + 10 * int(sizes.sum()) // 8)
 
     def one():
         for key in range(-100, 0):

@@ -39,7 +39,7 @@ def columns(count):
 
 
 def opened(path):
-    """Return the native module in this file, beside the one that is imported."""
+    """Return the native module in this file, in addition to the one that is imported."""
     spec = importlib.util.spec_from_file_location("_native", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""Builds of fuse filters beside the C code of their authors.
+"""Builds of fuse filters, compared with the C code of their authors.
 
     python benches/fuse_c.py
     python benches/fuse_c.py --keys 1000000 --rounds 9
@@ -7,7 +7,7 @@ pyfusefilter contains xor_singleheader, whose ``binary_fuse8_populate`` takes an
 integers, in any order, and mixes them with a seed, on one core. `tamis.Fuse.build` takes the same
 array and hashes it to 128 bits; ``from_hashes`` takes hashes as `tamis.split` writes them, checks
 and de-duplicates them. Both use all cores. All have 8-bit fingerprints. "cpu" is the time of all
-threads and "wall" that of a clock, both in ns per key: medians of rounds in which all take turns.
+threads and "wall" the elapsed time, both in ns per key: medians of rounds in which all take turns.
 """
 
 from __future__ import annotations

@@ -50,15 +50,15 @@ def fewest(arity: int, keys: int, segments: int, trials: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--trials", type=int, default=200, help="seeds, fewer for large sets")
-    parser.add_argument("--most", type=int, default=200_000, help="keys of the largest set")
+    parser.add_argument("--max-keys", type=int, default=200_000, help="keys of the largest set")
     parser.add_argument("--quick", action="store_true", help="40 seeds, up to 20,000 keys")
     arguments = parser.parse_args()
     trials = 40 if arguments.quick else arguments.trials
-    most = 20_000 if arguments.quick else arguments.most
+    max_keys = 20_000 if arguments.quick else arguments.max_keys
     for arity, fit in planning.FITS.items():
         print(f"\n{arity}-wise       keys  segments  slots/key  solved at once        fewest")
         found = []
-        for keys in (keys for keys in SIZES if keys <= most):
+        for keys in (keys for keys in SIZES if keys <= max_keys):
             *_, length, segments = planning.size(keys, fpr=2**-8, arity=arity)
             seeds = max(20, min(trials, trials * 50_000 // keys))
             share = solved(arity, keys, length, segments, seeds)
@@ -74,8 +74,8 @@ def main() -> None:
                 found.append((keys, least))
         if len(found) < 2:
             continue
-        keys_, least_ = np.array(found).T
-        slope, offset = np.polyfit(np.log(keys_), np.log(least_ - fit.many), 1)
+        keys_, fewest_ = np.array(found).T
+        slope, offset = np.polyfit(np.log(keys_), np.log(fewest_ - fit.many), 1)
         print(
             f"fitted: {fit.many} + {np.exp(offset):.2f}·n^{slope:.3f}, "
             f"planned: {fit.many} + {fit.many_factor}·n^-{fit.many_power}"

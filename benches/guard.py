@@ -260,7 +260,8 @@ def redis(folder, keys, stack):
     return RawRedis(url), modes
 
 
-def postgres(folder, keys, stack):
+def start_postgres(folder, stack):
+    """Start a server in a folder, and return the connection string."""
     program = Path(sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))[-1])
     port, data = free_port(), folder / "data"
     folder.chmod(0o777)
@@ -269,7 +270,11 @@ def postgres(folder, keys, stack):
     subprocess.run([*setup, "-U", "tamis"], check=True, stdout=subprocess.DEVNULL)
     command = [*as_user, str(program), "-D", str(data), "-p", str(port), "-k", str(folder)]
     stack.enter_context(running([*command, "-h", "127.0.0.1"], port))
-    conninfo = f"host=127.0.0.1 port={port} user=tamis dbname=postgres"
+    return f"host=127.0.0.1 port={port} user=tamis dbname=postgres"
+
+
+def postgres(folder, keys, stack):
+    conninfo = start_postgres(folder, stack)
     raw = RawPostgres(conninfo)
     for name in ("one", "two"):
         raw._db.execute(f"CREATE TABLE {name} (k TEXT PRIMARY KEY, v TEXT)")
@@ -428,7 +433,7 @@ def show(name, times):
 
 
 def reads_per_second(g, threads, seconds=2.0):
-    """Return how many present keys so many threads read per second."""
+    """Return how many present keys these threads read per second."""
     done, stop = [0] * threads, time.perf_counter() + seconds
 
     def read(i):
@@ -479,7 +484,7 @@ async def delay_bytes(listening, port):
 
 
 def hot_path(keys, rounds):
-    """Return the time of `g.get` of an absent key over that of `key in g.filter`, interleaved."""
+    """Return the ratio of `g.get` of an absent key to `key in g.filter`, interleaved."""
     g = guard(stores.Memory(), keys, lease=10**6)
     g.put_many((f"key {i}", VALUE) for i in range(keys))
     f, absent = g.filter, [f"absent {i}" for i in range(20_000)]

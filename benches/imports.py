@@ -1,4 +1,4 @@
-"""The CPU time of ``import tamis``, and of its first filter, over that of ``import numpy``.
+"""The CPU time of ``import tamis``, and of its first filter, relative to ``import numpy``.
 
     python benches/imports.py
 

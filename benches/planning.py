@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=2000, help="how many calls of the grid")
     parser.add_argument("--all", action="store_true", help="the whole grid, which takes hours")
     parser.add_argument("--seed", type=int, default=0, help="which sample")
-    parser.add_argument("--limit", type=float, default=20.0, help="give up after so many seconds")
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds after which to give up")
     options = parser.parse_args()
 
     def give_up(*_: object) -> None:

@@ -15,7 +15,8 @@ Bloom filters that are not blocked, and AdaptiveCuckoo, look all over it for eac
 "read" says how much memory alone costs: one random read per key from an array of the filter's size,
 with as many threads. It is a rough measure: the reads of the small array vary two- or threefold
 between runs, with what else uses the cache, and a query makes several. "memory" marks queries whose
-ratio is above 2 but not above that of these reads, "over" what is above both, and builds above 2.
+ratio is above 2 but not above the ratio of these reads, "over" queries above both, and builds
+above 2.
 
 The last lines compare the sharded ribbon with the plain one. A kind for which the machine has too
 little memory is left out. With ``--results``, each measurement is appended to that file, and those

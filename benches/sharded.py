@@ -70,12 +70,12 @@ def main():
             command = [sys.executable, __file__, "--filter", options.filter]
             command += ["--one", str(path), str(threads)]
             run = subprocess.run(command, check=True, capture_output=True, text=True)
-            told = json.loads(run.stdout)
-            seconds[threads] = told["seconds"]
+            result = json.loads(run.stdout)
+            seconds[threads] = result["seconds"]
             print(
                 f"{options.filter}, {options.keys:,} keys, {threads} thread(s): "
-                f"{told['seconds']:.1f} s, peak {told['peak'] / 1e9:.2f} GB, "
-                f"{told['shards']} shards, {told['bits']:.2f} bits per key"
+                f"{result['seconds']:.1f} s, peak {result['peak'] / 1e9:.2f} GB, "
+                f"{result['shards']} shards, {result['bits']:.2f} bits per key"
             )
         print(f"two threads / one: {seconds[1] / seconds[2]:.2f} times as fast")
 

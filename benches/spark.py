@@ -180,8 +180,8 @@ def probe_table(cluster, folder, rows, keys, bits):
         cluster.conf.set("spark.sql.optimizer.runtime.bloomFilter.enabled", "true")
         cluster.conf.set("spark.sql.optimizer.runtime.bloomFilter.maxNumItems", str(keys))
         cluster.conf.set("spark.sql.optimizer.runtime.bloomFilter.expectedNumItems", str(keys))
-        most_bits = "spark.sql.optimizer.runtime.bloomFilter.maxNumBits"
-        cluster.conf.set(most_bits, str(bloom_bits(keys)))
+        max_bits = "spark.sql.optimizer.runtime.bloomFilter.maxNumBits"
+        cluster.conf.set(max_bits, str(bloom_bits(keys)))
         # Spark makes the filter only if the small side has a predicate, which here keeps all rows.
         some = right.where(f"key > {-(2**63) + 1}").hint("merge")
         joined = left.join(some, "key", "left_semi")

@@ -65,8 +65,8 @@ def main():
         ]
         stacked = partial(plan.build, keys, negatives=negatives)
         found.append(ratio(stacked, partial(build, both), max(3, options.rounds // 2)))
-        told = " ".join(f"{value:>8.2f}" for value in found)
-        print(f"{kind + ', ' + last:<22} {len(f.layers):>6} {told}", flush=True)
+        values = " ".join(f"{value:>8.2f}" for value in found)
+        print(f"{kind + ', ' + last:<22} {len(f.layers):>6} {values}", flush=True)
     print(f"{'target':<22} {'':>6} {'≤ 1.3':>8} {'≤ 2.2':>8} {'≤ 3':>8}")
 
 

@@ -18,7 +18,7 @@ STREAMS = {
 
 def _fooled(adversary):
     for queries in adversary:
-        adversary.tell(queries > 2**63)
+        adversary.report(queries > 2**63)
         yield queries
 
 

@@ -22,7 +22,7 @@ def final_round(name: str, ratio: int, n: int) -> dict[str, Any]:
     attack = Adversary(ratio * n, stored=n, seed=ratio)
     for queries in attack:
         parts = range(0, len(queries), BATCH)
-        attack.tell(np.concatenate([each.query(queries[at : at + BATCH]) for at in parts]))
+        attack.report(np.concatenate([each.query(queries[at : at + BATCH]) for at in parts]))
     assert each.filter.contains(keys).all(), f"{name} rejects a key"
     return {
         "Q/S": ratio,

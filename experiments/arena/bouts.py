@@ -28,9 +28,9 @@ from experiments.arena.families import BLOOM, FAMILIES, Built, Family, TooSmall
 from experiments.arena.grounds import Ground, Stream
 
 import tamis
+from tamis.advice.learned import SCORE_PER_BYTE, SCORE_PER_COLUMN
 from tamis.advice.situation import Situation
 from tamis.advice.stacked import stack_times
-from tamis.planning.costs import SCORE_PER_BYTE, SCORE_PER_COLUMN
 
 Found = TypeVar("Found")
 

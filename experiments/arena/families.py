@@ -94,16 +94,14 @@ def selecting(cls: Any, ground: Ground, stream: Stream, budget: float, seed: int
     ``stream.known`` may hold a length of remainders that a run has found to fit.
     """
     n = ground.members
-    longest = stream.known.get((cls.__name__, budget)) or longest_remainders(
-        n, stream.distinct, budget
-    )
+    longest = stream.known.get((cls.__name__, budget)) or max_remainders(n, stream.distinct, budget)
     if longest < 1:
         raise TooSmall("its selectors do not fit")
     f = cls.build(ground.keys, fpr=2.0**-longest, seed=seed)
     return own(f, ground, remote=Hashes(ground.keys, seed=seed), remote_bits=REMOTE * n)
 
 
-def longest_remainders(n: int, distinct: int, budget: float) -> int:
+def max_remainders(n: int, distinct: int, budget: float) -> int:
     """Return the longest remainders whose selectors are predicted to fit; 0 if none do."""
     beside = telescoping.selector_bits(quotient.quotients(n), "growing")
     for length in range(24, 0, -1):

@@ -183,7 +183,7 @@ class Corpus:
         budget = self.smallest * percent // 100
         self.index.allocate(budget=self.overhead + budget // 8)
         self.collection.allocate(budget=self.beside + budget // 8, method="relaxation")
-        self.ribbons.allocate(budget=self.ribbons.least_budget + budget // 8)
+        self.ribbons.allocate(budget=self.ribbons.min_budget + budget // 8)
         postings = np.array([POSTING * len(self.terms[i]) for i in self.order])
         strings = np.array([8 * sum(len(t) for t in self.terms[i]) for i in self.order])
         found = {

@@ -102,16 +102,16 @@ class Lake:
         """
         kind, allocation, hybrid = METHODS[method]
         full = self.built(kind)
-        least = full._state.least_bytes
+        least = full._state.min_bytes
         bits = 0 if method in FIXED else self.bloom_bits * percent // 800
         if method.endswith("inside"):
-            bits = max(bits - full.collection.least_budget, 0)
+            bits = max(bits - full.collection.min_budget, 0)
         path = self.folder / f"{kind}.tamis"
         ix = SkippingIndex.open(path, source=self.path, memory=least, hybrid=hybrid, recheck=3600)
         ix.allocate(memory=least + bits, method=allocation)
         if method == "ours, for reads":
             c = ix.collection
-            c.allocate(budget=c.least_budget + bits, present=self.present())
+            c.allocate(budget=c.min_budget + bits, present=self.present())
         return ix
 
     def present(self) -> Any:

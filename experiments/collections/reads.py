@@ -19,7 +19,7 @@ from experiments.curves import curves, panels
 from experiments.evidence import Evidence, Verdict, experiment
 
 import tamis
-from tamis.planning.collection.allocation import KINDS, full
+from tamis.planning.collection.allocation import PREFIX_KINDS, full
 from tamis.planning.collection.baselines import top_utility
 from tamis.planning.collection.curves import Mixed
 from tamis.planning.collection.prices import optimal
@@ -45,8 +45,8 @@ def predicted(filters: int, spread: float) -> list[dict[str, Any]]:
     keys, utility, size = setting(filters, spread)
     rows = []
     for kind in ("truncated", "ribbon"):
-        number = list(KINDS).index(kind)
-        curve = Mixed.of(np.full(filters, number, np.uint8), [full(keys, kind)] * len(KINDS))
+        number = list(PREFIX_KINDS).index(kind)
+        curve = Mixed.of(np.full(filters, number, np.uint8), [full(keys, kind)] * len(PREFIX_KINDS))
         for name, present in shares(filters).items():
             reads = Reads(curve, present)
             for percent in PERCENT:
@@ -92,7 +92,7 @@ def counted(folder: str, filters: int, queries: int) -> list[dict[str, Any]]:
         for name, how in zip(NAMES, hows, strict=True):
             # A part of its own for each set, so that a query is for one set.
             c = tamis.Collection.open(path, parts=filters)
-            c.allocate(budget=c.least_budget + size * percent // 800, **how)
+            c.allocate(budget=c.min_budget + size * percent // 800, **how)
             for each, part in zip(key, asked.tolist(), strict=True):
                 c.candidates(each, part=part)
             reads = np.where(c.kept == c.full, 0.0, present + (1 - present) * c.fprs)

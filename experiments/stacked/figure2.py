@@ -26,7 +26,7 @@ from experiments.stacked.setting import (
 
 import tamis
 from tamis.planning.bloom import bits_per_item
-from tamis.planning.stacked import metrics
+from tamis.planning.stacked import predictions
 
 THEIRS = {
     "stacked Bloom": (0.00172, 3.7),
@@ -134,15 +134,15 @@ def cuckoo_model(load: float) -> float:
     lowest = 1.0
     for lengths in itertools.product(range(1, 10), repeat=3):
         rates, each = 2.0 ** -np.array(lengths), (np.array(lengths) + 3) / load
-        keys = (metrics.items(rates, 1.0, 0.0) * each).sum()
-        stored = (metrics.items(rates, 0.0, 1.0) * each).sum()
+        keys = (predictions.items(rates, 1.0, 0.0) * each).sum()
+        stored = (predictions.items(rates, 0.0, 1.0) * each).sum()
         fits = keys + counts / REFERENCE.keys * stored <= BITS
         if fits.any():
-            lowest = min(lowest, float(metrics.expected_rate(rates, shares[fits].max())))
+            lowest = min(lowest, float(predictions.expected_rate(rates, shares[fits].max())))
     return lowest
 
 
-def least_share(rate: float, ratio: float, method: str, plain: str) -> float:
+def min_share(rate: float, ratio: float, method: str, plain: str) -> float:
     """Return the smallest ψ for which a planned stack is smaller than a plain filter."""
     alone = tamis.plan(FEW.keys, fpr=rate, layer=plain).bits
     stored = max(1, round(ratio * FEW.keys))
@@ -163,7 +163,9 @@ def theorem(rate: float, ratio: float) -> float:
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if metrics.stacking_pays(rate, middle, ratio) else (middle, high)
+        low, high = (
+            (low, middle) if predictions.stacking_pays(rate, middle, ratio) else (middle, high)
+        )
     return high if high < 1 - 1e-6 else float("nan")
 
 
@@ -174,8 +176,8 @@ def boundary(rate: float, ratios: tuple[float, ...]) -> list[dict[str, Any]]:
             "rate": rate,
             "stored_per_key": float(ratio),
             "psi_theorem_3": theorem(rate, ratio),
-            "psi_stacked_bloom": least_share(rate, ratio, "stacked Bloom", "bloom"),
-            "psi_exact_ribbon": least_share(rate, ratio, "exact", "ribbon"),
+            "psi_stacked_bloom": min_share(rate, ratio, "stacked Bloom", "bloom"),
+            "psi_exact_ribbon": min_share(rate, ratio, "exact", "ribbon"),
         }
         for ratio in ratios
     ]
@@ -308,7 +310,7 @@ def figure2c(quick: bool) -> Evidence:
             {
                 "stored_per_key": ratio,
                 "psi": float(psi),
-                "saved_by_formula": metrics.space_saving(0.01, psi, ratio, bits_per_item),
+                "saved_by_formula": predictions.space_saving(0.01, psi, ratio, bits_per_item),
                 "saved_planned": plain["bloom"] - stacked,
                 "saved_best": plain["bloom"] - best,
                 "saved_best_against_ribbon": plain["ribbon"] - best,

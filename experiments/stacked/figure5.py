@@ -31,7 +31,7 @@ from experiments.stacked.setting import (
 )
 
 import tamis
-from tamis.planning.stacked import metrics
+from tamis.planning.stacked import predictions
 
 BOTH = ("stacked Bloom", "best plan")
 LEFT = tuple(np.linspace(1, 0, 21).round(2))
@@ -259,7 +259,7 @@ def figure5c(quick: bool) -> Evidence:
         return f"{max(good, default=0)}×{' or more' if max(good, default=0) == ratios[-1] else ''}"
 
     shares = np.linspace(0.05, 0.95, 91)
-    theorem = max(metrics.most_negatives(plain, share) / share for share in shares)
+    theorem = max(predictions.max_negatives(plain, share) / share for share in shares)
     return Evidence(
         rows,
         [

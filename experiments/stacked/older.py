@@ -27,7 +27,7 @@ from scipy.optimize import brentq
 
 import tamis
 from tamis.planning.bloom import bits_per_item
-from tamis.planning.stacked import metrics
+from tamis.planning.stacked import predictions
 
 KEYS = {True: 20_000, False: 200_000}
 """Keys of the stacks that are built, in a quick run and otherwise."""
@@ -147,18 +147,18 @@ def equal_layers(bits: float, layers: int, ratio: float, psi: float) -> list[flo
     ideal = math.exp(-bits * math.log(2) ** 2)  # with a fraction of a hash function
     one = float(brentq(lambda rate: float(bits_per_item(np.asarray(rate))) - bits, ideal / 2, 0.9))
     rates = np.geomspace(one, 0.5, 400)
-    sizes = bits_per_item(rates) * metrics.equal_size(rates, layers, ratio)
+    sizes = bits_per_item(rates) * predictions.equal_size(rates, layers, ratio)
     if layers > 1 and (sizes <= bits).any():
         low = int(np.argmax(sizes <= bits))
         rate = rates[low]
         if low:
 
             def excess(each: float) -> float:
-                size = bits_per_item(np.asarray(each)) * metrics.equal_size(each, layers, ratio)
+                size = bits_per_item(np.asarray(each)) * predictions.equal_size(each, layers, ratio)
                 return float(size - bits)
 
             rate = brentq(excess, rates[low - 1], rates[low])
-        if metrics.equal_rate(rate, layers, psi) < one:
+        if predictions.equal_rate(rate, layers, psi) < one:
             return [float(rate)] * layers
     return [one]
 
@@ -201,14 +201,14 @@ def by_size(beta: float, psi: float, quick: bool) -> list[dict[str, Any]]:
         of_known, of_others = stack.ask(known), stack.ask(strangers)
         answered, of_keys = stack.ask(keys)
         assert answered == 1
-        predicted = metrics.checks(rates)
+        predicted = predictions.checks(rates)
         made = tamis.plan(n, uniform(len(known), psi), bits_per_key=bits)
         rows.append(
             {
                 "bits_per_key": bits,
                 "layers": count,
                 "layers_used": len(rates),
-                "predicted": metrics.expected_rate(rates, psi),
+                "predicted": predictions.expected_rate(rates, psi),
                 "measured": psi * of_known[0] + (1 - psi) * of_others[0],
                 "key_lookups": of_keys,
                 "key_lookups_predicted": predicted.keys,

@@ -12,6 +12,7 @@ import numpy as np
 from experiments.curves import curves
 from experiments.evidence import Evidence, Verdict, experiment
 from experiments.streams.settings import SEED, bloom, denied
+from scipy.optimize import brentq
 
 import tamis
 from tamis.planning import stable
@@ -94,7 +95,7 @@ def figure6(quick: bool) -> Evidence:
     for insertions in (5 * 10**4, 10**5, 5 * 10**5, 10**6, 10**7, 10**8):
         for percent in range(30, 55, 5):
             escaping = percent / 100
-            cells = stable.equal_cells(full, insertions, escaping)
+            cells = equal_cells(full, insertions, escaping)
             rows.append(
                 {
                     "insertions": insertions,
@@ -148,21 +149,32 @@ def figure6(quick: bool) -> Evidence:
     )
 
 
-def other_side(full: stable.StableSize, insertions: int, escaping: float) -> float:
+def log_step(size: stable.StableSize, cells: float, insertions: float) -> float:
+    """Return the logarithm of the step of convergence, K/m·(1 − K/m)^n, with other cells."""
+    return math.log(size.hashes / cells) + insertions * math.log1p(-size.hashes / cells)
+
+
+def equal_cells(size: stable.StableSize, insertions: int, escaping: float) -> float:
+    """Return the cells with equal convergence if a fraction ``escaping`` (F_n) is inserted (Eq. 8).
+
+    Of the two solutions, this is the one in which the filter is near its limit.
+    """
+    step, inserted = log_step(size, size.cells, insertions), insertions * escaping
+    # The step is largest at K·n cells; below, it grows with the cells.
+    high = min(size.cells, size.hashes * inserted)
+    low = size.hashes + 1
+    return float(brentq(lambda cells: log_step(size, cells, inserted) - step, low, high))
+
+
+def other_side(size: stable.StableSize, insertions: int, escaping: float) -> float:
     """Return the solution of Eq. 8 with more than K·N·F_n counters."""
-    from scipy.optimize import brentq
-
-    def log_step(cells: float, count: float) -> float:
-        return math.log(full.hashes / cells) + count * math.log1p(-full.hashes / cells)
-
-    wanted = log_step(full.cells, insertions)
-    top = full.hashes * insertions * escaping
-    high = top
-    while log_step(high, insertions * escaping) > wanted and high < 1e60:
+    step, inserted = log_step(size, size.cells, insertions), insertions * escaping
+    low = high = size.hashes * inserted
+    while log_step(size, high, inserted) > step and high < 1e60:
         high *= 2
     if high >= 1e60:
         return math.inf
-    return float(brentq(lambda m: log_step(m, insertions * escaping) - wanted, top, high))
+    return float(brentq(lambda cells: log_step(size, cells, inserted) - step, low, high))
 
 
 @experiment("streams/figure7", title="False negatives by K in the groups of Example 4")
@@ -173,7 +185,7 @@ def figure7(quick: bool) -> Evidence:
     insertions = 20_000 if quick else 200_000
     for j, rate in enumerate(rates, start=1):
         for hashes in range(1, 11):
-            size = stable.StableSize(10**5, 1, hashes, stable.whole_decrements(hashes, 1, rate))
+            size = stable.StableSize(10**5, 1, hashes, stable.rounded_decrements(hashes, 1, rate))
             printed = stable.faded_printed(size, 100, hashes / size.cells)
             f = tamis.StableBloom._sized(size, decrement="adjacent", gap=100, seed=SEED, key=None)
             found = denied(f.contains, f.update, 100, insertions)

@@ -153,7 +153,9 @@ def plain(f: Any) -> Any:
 
 def scored(f: Any) -> Any:
     """Wrap a stable learned filter, with known scores."""
-    return lambda keys, scores, insert=False: f._pass(keys, scores, insert)
+    return lambda keys, scores, insert=False: (
+        f.update(keys, scores) if insert else f.contains(keys, scores)
+    )
 
 
 class Given:
