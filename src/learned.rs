@@ -95,27 +95,27 @@ pub struct Learned {
 impl Learned {
     /// Checks that the parts are consistent.
     pub fn checked(self) -> Result<Learned> {
-        let wrong = |what: &str| Err(Error::Parameter(format!("a learned filter {what}")));
+        let wrong = |what: &str| Err(Error::Parameter(format!("a learned filter must {what}")));
         let plain = |filter: &Arc<dyn Kernel>| is_plain(filter.kind());
         if self.regions.is_empty() || self.regions.len() > MAX_REGIONS {
-            return wrong("has from 1 to 256 regions");
+            return wrong("have from 1 to 256 regions");
         }
         if self.borders.len() + 1 != self.regions.len() {
-            return wrong("has one border less than regions");
+            return wrong("have one border less than regions");
         }
         let rising = self.borders.windows(2).all(|pair| pair[0] < pair[1]);
         if !rising || !self.borders.iter().all(|border| border.is_finite()) {
-            return wrong("has borders that rise");
+            return wrong("have finite borders in ascending order");
         }
         if !self.regions.iter().all(|(_, share)| (0.0..=1.0).contains(share)) {
-            return wrong("has shares from 0 to 1");
+            return wrong("have shares from 0 to 1");
         }
         let filters = self.regions.iter().filter_map(|(region, _)| region.filter());
         if !filters.chain(&self.front).all(plain) {
-            return wrong("is made of plain filters");
+            return wrong("consist of plain filters");
         }
         if self.model.as_ref().is_some_and(|model| model.kind().number != model::KIND.number) {
-            return wrong("has a model for a classifier");
+            return wrong("have a model as its classifier");
         }
         Ok(self)
     }

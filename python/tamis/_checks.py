@@ -90,7 +90,7 @@ def check_share(name: str, value: object) -> float:
 
 
 def check_workload(workload: object, name: str = "workload", *, optional: bool = True) -> None:
-    """Refuse anything but a `tamis.Workload`, or None, such as the queries themselves."""
+    """Raise TypeError if an argument is not a `tamis.Workload`, but a list of queries, say."""
     if not (optional and workload is None) and not hasattr(workload, "curve"):
         raise TypeError(
             f"{name} must be a tamis.Workload, such as Workload.from_queries(log, keys=keys), "

@@ -63,7 +63,7 @@ impl Table {
     pub fn insert(&mut self, hashes: &[Hash128]) -> Result<()> {
         let (mut undo, before) = (Undo::new(), (self.count, self.random));
         let inserted = match self.can_hold(hashes.len()) {
-            true => self.insert_noting(hashes, &mut undo),
+            true => self.insert_recorded(hashes, &mut undo),
             false => Ok(false),
         };
         if let Ok(true) = inserted {
@@ -81,7 +81,7 @@ impl Table {
     }
 
     /// Inserts hashes, and records the changes for undo; returns whether all fit.
-    pub(super) fn insert_noting(&mut self, hashes: &[Hash128], undo: &mut Undo) -> Result<bool> {
+    pub(super) fn insert_recorded(&mut self, hashes: &[Hash128], undo: &mut Undo) -> Result<bool> {
         self.count += hashes.len() as u64;
         for hash in hashes {
             if !self.place(*hash, None, undo)? {

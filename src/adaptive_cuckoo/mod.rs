@@ -274,7 +274,7 @@ impl Kernel for AdaptiveCuckoo {
         }
         for piece in hashes.chunks(PIECE) {
             let mut table = pieces.write();
-            let inserted = table.insert_noting(piece, &mut undo);
+            let inserted = table.insert_recorded(piece, &mut undo);
             if !matches!(inserted, Ok(true)) {
                 table.undo(&mut undo);
                 (table.count, table.random) = before;

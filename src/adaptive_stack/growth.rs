@@ -60,7 +60,7 @@ impl AdaptiveStack {
     pub fn fill(&self, ticket: u64, hashes: &[Hash128]) -> Result<()> {
         let inner = self.read();
         match &inner.building {
-            Some(building) if building.ticket == ticket => inner.bring(building, hashes),
+            Some(building) if building.ticket == ticket => inner.insert_reaching(building, hashes),
             _ => Ok(()),
         }
     }
@@ -151,8 +151,8 @@ impl AdaptiveStack {
 
 impl Inner {
     /// Inserts the stored hashes that reach the layer that is being built.
-    pub(super) fn bring(&self, building: &Building, hashes: &[Hash128]) -> Result<()> {
-        let brought = match &self.filling {
+    pub(super) fn insert_reaching(&self, building: &Building, hashes: &[Hash128]) -> Result<()> {
+        let inserted = match &self.filling {
             _ if building.first => building.layer.insert(hashes),
             Some(Filling { layer, .. }) => {
                 let index = self.stack.layers().len();
@@ -164,10 +164,10 @@ impl Inner {
             }
             None => Ok(()),
         };
-        if brought.is_err() {
+        if inserted.is_err() {
             building.failed.store(true, Relaxed);
         }
-        brought
+        inserted
     }
 
     /// Keeps one layer, and starts a generation.

@@ -373,7 +373,8 @@ impl Kernel for AdaptiveStack {
             Ok(()) => {
                 // A failure here fails the layer, not the insertion: the layer will not be
                 // activated.
-                let _ = inner.building.as_ref().map(|building| inner.bring(building, hashes));
+                let _ =
+                    inner.building.as_ref().map(|building| inner.insert_reaching(building, hashes));
                 return Ok(());
             }
         }

@@ -29,9 +29,9 @@ pub struct Search {
 }
 
 impl Search {
-    /// Whether the bucket is new to this search.
+    /// Whether this is the first visit of a bucket in this search; records the visit.
     #[inline(always)]
-    fn meets(&mut self, bucket: u64) -> bool {
+    fn is_first_visit(&mut self, bucket: u64) -> bool {
         let (word, bit) = (&mut self.seen[(bucket / 64) as usize], 1 << (bucket % 64));
         let new = *word & bit == 0;
         *word |= bit;
@@ -120,7 +120,7 @@ impl<W: Word> Chunk<'_, W> {
         search.seen.try_resize(shape.buckets.div_ceil(64) as usize, 0)?;
         search.visits.reserve_more(roots.len())?;
         for bucket in roots {
-            search.meets(bucket);
+            search.is_first_visit(bucket);
             search.visits.push(Visit { bucket, from: usize::MAX, slot: 0 });
         }
         let mut at = 0;
@@ -130,7 +130,7 @@ impl<W: Word> Chunk<'_, W> {
             search.visits.reserve_more(SLOTS as usize)?;
             for slot in slots.all() {
                 let next = shape.other(bucket, slots.get(content, slot));
-                if !search.meets(next) {
+                if !search.is_first_visit(next) {
                     continue;
                 }
                 search.visits.push(Visit { bucket: next, from: at, slot });

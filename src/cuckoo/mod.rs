@@ -193,10 +193,10 @@ impl Table {
     pub fn insert(&mut self, hashes: &[Hash128]) -> Result<()> {
         // A single key fails before anything moves; only a batch can leave something to undo.
         if hashes.len() == 1 {
-            return self.insert_noting(hashes, None);
+            return self.insert_recorded(hashes, None);
         }
         let (mut changes, count) = (Changes::new(), self.count);
-        let inserted = self.insert_noting(hashes, Some(&mut changes));
+        let inserted = self.insert_recorded(hashes, Some(&mut changes));
         if inserted.is_err() {
             self.undo(changes, count);
         }
@@ -204,7 +204,7 @@ impl Table {
     }
 
     /// Inserts hashes up to the first that does not fit, and records the changes for undo.
-    pub fn insert_noting(
+    pub fn insert_recorded(
         &mut self,
         hashes: &[Hash128],
         changes: Option<&mut Changes>,

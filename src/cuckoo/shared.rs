@@ -167,7 +167,7 @@ impl Kernel for Cuckoo {
         let (pieces, mut changes, count) = (self.table.in_pieces(), Changes::new(), self.count());
         for piece in hashes.chunks(PIECE) {
             let mut table = pieces.write();
-            if let Err(error) = table.insert_noting(piece, Some(&mut changes)) {
+            if let Err(error) = table.insert_recorded(piece, Some(&mut changes)) {
                 table.undo(changes, count);
                 return Err(error);
             }

@@ -90,8 +90,8 @@ impl Distinct {
     }
 }
 
-/// Collects the hashes of keys, or the part of them in `T`, by partition: each thread collects
-/// some.
+/// Collects the part of each key's hash that `needed` returns, by partition; every thread collects
+/// a range of the keys.
 pub fn collected<T: distinct::Item + Send>(
     py: Python<'_>,
     keys: &Keys<'_>,

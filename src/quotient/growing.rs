@@ -80,10 +80,11 @@ impl Inner {
 impl Growing {
     /// An empty filter that doubles when it holds about `capacity` keys.
     pub fn new(quotients: u64, remainder_bits: u32, capacity: u64) -> Result<Growing> {
-        Ok(Growing::over(Quotient::new(quotients, remainder_bits)?, capacity))
+        Ok(Growing::with_capacity(Quotient::new(quotients, remainder_bits)?, capacity))
     }
 
-    fn over(quotient: Quotient, capacity: u64) -> Growing {
+    /// A filter that doubles when it holds about `capacity` keys.
+    fn with_capacity(quotient: Quotient, capacity: u64) -> Growing {
         Growing { inner: RwLock::new(Inner { quotient, capacity, overran: false }) }
     }
 
@@ -101,7 +102,7 @@ impl Growing {
             (quotient, remainder, 1)
         });
         let quotient = Quotient::from_sorted(quotients, remainder_bits, fingerprints)?;
-        Ok(Growing::over(quotient, capacity))
+        Ok(Growing::with_capacity(quotient, capacity))
     }
 
     /// Opens the filter of a frame; `own` turns the section's bytes into a buffer.
@@ -123,7 +124,7 @@ impl Growing {
         }
         let slots = own(section.bytes)?;
         let quotient = Quotient::from_parts(quotients, bits, head.count, distinct, slots)?;
-        Ok(Growing::over(quotient, capacity))
+        Ok(Growing::with_capacity(quotient, capacity))
     }
 
     /// Merges two filters; counts add up.
@@ -155,7 +156,7 @@ impl Growing {
     /// The same filter with fewer bits of each remainder.
     pub fn truncated(&self, remainder_bits: u32) -> Result<Growing> {
         let inner = self.read();
-        Ok(Growing::over(inner.quotient.truncated(remainder_bits)?, inner.capacity))
+        Ok(Growing::with_capacity(inner.quotient.truncated(remainder_bits)?, inner.capacity))
     }
 
     /// Reads the filter while no writer changes it.
@@ -234,7 +235,7 @@ impl Kernel for Growing {
             quotient.distinct(),
             slots,
         )?;
-        Ok(Arc::new(Growing::over(copy, *capacity)))
+        Ok(Arc::new(Growing::with_capacity(copy, *capacity)))
     }
 
     fn content(&self) -> Result<Content<'_>> {

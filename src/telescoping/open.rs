@@ -39,7 +39,7 @@ impl Shared {
         if filter.table().used_slots() != head.count {
             return Err(damaged("its number of keys does not match its slots"));
         }
-        Ok(Shared::over(filter, capacity))
+        Ok(Shared::with_capacity(filter, capacity))
     }
 }
 

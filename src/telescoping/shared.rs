@@ -107,7 +107,8 @@ pub(super) fn without_remote<T>(step: Step<T>) -> Result<T> {
 }
 
 impl Shared {
-    pub(super) fn over(filter: Telescoping, capacity: u64) -> Shared {
+    /// A filter that holds about `capacity` keys, behind a lock.
+    pub(super) fn with_capacity(filter: Telescoping, capacity: u64) -> Shared {
         Shared {
             mode: filter.store().mode(),
             inner: RwLock::new(Inner { filter, capacity }),
@@ -123,7 +124,7 @@ impl Shared {
         mode: Mode,
         capacity: u64,
     ) -> Result<Shared> {
-        Ok(Shared::over(Telescoping::new(quotients, bits, layout, mode)?, capacity))
+        Ok(Shared::with_capacity(Telescoping::new(quotients, bits, layout, mode)?, capacity))
     }
 
     /// A filter of distinct hashes.
@@ -135,7 +136,7 @@ impl Shared {
         hashes: &Distinct,
     ) -> Result<Shared> {
         let filter = without_remote(Telescoping::build(quotients, bits, layout, mode, hashes))?;
-        Ok(Shared::over(filter, hashes.len() as u64))
+        Ok(Shared::with_capacity(filter, hashes.len() as u64))
     }
 
     /// How many adaptations were skipped because the run was too long, since it was opened.
@@ -174,7 +175,7 @@ impl Shared {
                 merged.filter.table().used_slots()
             )));
         }
-        Ok(Shared::over(merged.filter, capacity))
+        Ok(Shared::with_capacity(merged.filter, capacity))
     }
 
     fn duplicate(&self) -> Result<Shared> {
@@ -186,7 +187,7 @@ impl Shared {
         let shape = (table.quotients(), table.remainder_bits());
         let mut copy = Telescoping::open(shape, store.layout(), store.mode(), slots, &selectors)?;
         copy.forgotten = filter.forgotten;
-        Ok(Shared::over(copy, *capacity))
+        Ok(Shared::with_capacity(copy, *capacity))
     }
 }
 

@@ -286,5 +286,5 @@ def distinct_known(workload: Workload, queries: float) -> float:
     """
     counts, mass = groups(workload)
     with np.errstate(divide="ignore"):
-        stays = np.log1p(-np.clip(mass / np.maximum(counts, 1), 0.0, 1.0))
-    return float(counts @ -np.expm1(queries * stays))
+        log_unqueried = np.log1p(-np.clip(mass / np.maximum(counts, 1), 0.0, 1.0))
+    return float(counts @ -np.expm1(queries * log_unqueried))

@@ -1,12 +1,11 @@
 """Many filters under one memory budget.
 
 * `collection`: `Collection`, the filters of many sets; `description`: its read-only properties
-* `build`: builds, merges and opens collections; `kind_choice`, `merge`, `origin` (pickles)
+* `build`: builds, merges and opens collections; `origin`: pickles, which have the path
 * `storage`: full filters in a file, by name
-* `memory`: the state of a collection in memory, and its changes: `prefixes` of the filters,
-  `prefix_allocation` and `growth`, how long they are, and `allocation_inputs`
-* `utility`: how often each set is queried
-* `runs`: `Runs`, the filters of an LSM-tree's runs; `run_filters`, `runs_file`
+* `memory`: the filters in memory, and their changes: `prefixes` of the filters,
+  `prefix_allocation`, how long they are, and `allocation_inputs`, such as the utility of each set
+* `runs`: `Runs`, the filters of an LSM-tree's runs; `run_filters`: one run, and its file
 """
 
 from tamis.collection.allocation_inputs import Utility

@@ -2,8 +2,7 @@
 
 * `filters`: filters, in shards or merged
 * `indexes`: skipping indexes, a file per task
-* `queries`: rows and joins reduced by a filter
-* `logs`: workloads from logs
+* `queries`: rows and joins reduced by a filter, and workloads from logs
 * `key_columns`: checks and batches of the columns of keys
 
 Keys are hashed where they are, and only their hashes, 16 bytes per key, cross the shuffle. Each
@@ -19,7 +18,6 @@ except ImportError:
 
 from tamis.spark.filters import build
 from tamis.spark.indexes import index
-from tamis.spark.logs import workload
-from tamis.spark.queries import keep, register, semi_join
+from tamis.spark.queries import keep, register, semi_join, workload
 
 __all__ = ["build", "index", "keep", "register", "semi_join", "workload"]

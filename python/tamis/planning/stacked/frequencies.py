@@ -54,29 +54,29 @@ class Zipf:
     def psi(self, n: Any) -> Any:
         """Return the fraction of queries for the n most frequent negatives."""
         if isinstance(n, int):
-            return self._one(min(n, self.size)) / self._all
-        return self._sum(np.minimum(n, self.size)) / self._all
+            return self._sum_to(min(n, self.size)) / self._total
+        return self._sums_to(np.minimum(n, self.size)) / self._total
 
     def rank(self, psi: float) -> int:
         """Return the smallest n with this fraction, or all."""
-        return bisect.bisect_left(range(self.size), psi * self._all, key=self._one)
+        return bisect.bisect_left(range(self.size), psi * self._total, key=self._sum_to)
 
     @cached_property
-    def _all(self) -> float:
-        return self._one(self.universe)
+    def _total(self) -> float:
+        return self._sum_to(self.universe)
 
     @cached_property
     def _first(self) -> npt.NDArray[np.float64]:
         ranks = np.arange(1, _HEAD + 1, dtype=float)
         return np.concatenate(([0.0], np.cumsum(ranks**-self.exponent)))
 
-    def _sum(self, n: Any) -> Any:
+    def _sums_to(self, n: Any) -> Any:
         """Return Σ 1/i^s for i from 1 to n: the first terms exactly, the rest as an integral."""
         n = np.asarray(n, float)
         tail = self._tail(np.maximum(n, _HEAD), np.log)
         return np.where(n > _HEAD, tail, self._first[np.minimum(n, _HEAD).astype(int)])
 
-    def _one(self, n: int) -> float:
+    def _sum_to(self, n: int) -> float:
         """The same for one number, for searches."""
         return float(self._tail(n, math.log) if n > _HEAD else self._first[n])
 

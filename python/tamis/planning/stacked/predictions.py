@@ -40,7 +40,7 @@ def frequent_rate(rates: npt.ArrayLike) -> Any:
 
 
 def infrequent_rate(rates: npt.ArrayLike) -> Any:
-    """P(accepted | any other negative): a layer of negatives rejects it, or none does (4.1).
+    """P(accepted | unknown negative): a layer of negatives rejects it, or no layer does (4.1).
 
     It is also the bound EFPB of the rate under any workload (4.3): no negative has a higher rate.
 
