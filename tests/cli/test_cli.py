@@ -195,6 +195,7 @@ def test_wrong_input_leaves_the_output_as_it_was(run, folder):
     assert (folder / "kept.txt").read_text() == ""
 
 
+@pytest.mark.filterwarnings("ignore::tamis.KeyKindWarning")
 def test_integers_are_not_text(run):
     run("build numbers.txt --integers --fpr 0.0001 -o n.tamis")
     f = tamis.load("n.tamis")

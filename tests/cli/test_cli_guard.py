@@ -144,7 +144,7 @@ def test_printed_statements_install(run, people):
     statements = json.loads(out)["statements"]
     text = run(f"{people.line} --print-sql --role postgres")[1]
     assert text == "".join(f"{each};\n" for each in statements)
-    assert text.count("GRANT") == {"file": 0, "post": 3, "mysq": 2}.get(people.url[:4], 0)
+    assert text.count("GRANT") == {"post": 4, "mysq": 2}.get(people.url[:4], 0)
     for statement in statements:
         if not statement.startswith("GRANT"):
             people.execute(statement)

@@ -43,7 +43,7 @@ _STORES = {
     epilog=example(
         "tamis guard shop.db --table users --key email --queries log.txt --dry-run",
         "tamis guard postgresql://db/shop --table users --key id --queries log.txt",
-        "tamis guard mysql://root@db/shop --table users --key id --print-sql --role app",
+        "tamis guard mysql://db/shop --table users --key id --print-sql --role app",
     ),
 )
 @click.argument("database")
