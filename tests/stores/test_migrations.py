@@ -1,116 +1,227 @@
-"""Migrations of a guarded table: writers do not fail on the triggers, and no key is denied."""
+"""Tables that are changed under a guard: copied and renamed, dropped, or without their triggers."""
 
 import sqlite3
 from contextlib import closing, suppress
 
 import pytest
-from servers import connect_mysql, mysql_url, postgres_url  # noqa: F401
+from existing_tables import index_size, telescoping
+from positions import position
+from servers import postgres_url  # noqa: F401
 
 import tamis
+from tamis import stores
 
-NAMES = {"table": "people", "key": "email", "value": "name"}
-WHERE = "age > 0 OR age IS NULL"
-
-RENAMES = {
-    "value": "ALTER TABLE people RENAME COLUMN name TO title",
-    "key": "ALTER TABLE people RENAME COLUMN email TO mail",
-    "other": "ALTER TABLE people RENAME COLUMN age TO years",
-    "table": "ALTER TABLE people RENAME TO persons",
+COLUMNS = "(name TEXT UNIQUE, shop INTEGER NOT NULL DEFAULT 1, born TEXT, PRIMARY KEY (name, shop))"
+GUARDED = {
+    "one column": {"key": "name"},
+    "two columns": {"key": ("name", "shop")},
+    "condition": {"key": "name", "where": "born IS NOT NULL"},
 }
-TYPES = {
-    "postgres": "ALTER TABLE people ALTER COLUMN {} TYPE {}",
-    "mysql": "ALTER TABLE people MODIFY {} {}",
-}
-TEXT = {"mysql": "varchar(50) COLLATE utf8mb4_nopad_bin", "postgres": "text", "sqlite": "text"}
 
 
-class Migrated:
-    """A database with a table, on which a migration is run."""
+@pytest.fixture(params=GUARDED)
+def users(request, database):
+    """Create a table; return its database, how to open its store, and its keys by name."""
+    sql = database
+    sql(f"CREATE TABLE users {COLUMNS}")
+    sql("BEGIN")
+    for i in range(50):
+        sql("INSERT INTO users VALUES (?, ?, ?)", f"k{i}", 1, str(i))
+    sql("COMMIT")
+    names = GUARDED[request.param]
 
-    def __init__(self, engine, execute, store):
-        self.engine, self.execute, self.store = engine, execute, store
-        for name in ("people", "persons"):
-            execute(f"DROP TABLE IF EXISTS {name}")
-        execute(f"CREATE TABLE people (email {TEXT[engine]} PRIMARY KEY, name varchar(9), age int)")
-        execute("INSERT INTO people VALUES ('ada', 'x', 1)")
+    def key(name):
+        return name if names["key"] == "name" else (name, 1)
 
-    def guard(self, **options):
-        return tamis.Guard(self.store(**NAMES, **options), tamis.Bloom(1000, fpr=0.01))
-
-    def write(self, table="people", key="email"):
-        """Change keys as a program would that knows the new names."""
-        self.execute(f"INSERT INTO {table} ({key}) VALUES ('alan'), ('grace')")
-        self.execute(f"UPDATE {table} SET {key} = 'edsger' WHERE {key} = 'grace'")
-        self.execute(f"DELETE FROM {table} WHERE {key} = 'ada'")
+    return sql, lambda: sql.store(table="users", value="born", **names), key
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mysql"])
-def migrated(request, tmp_path):
-    if request.param == "sqlite":
-        path = tmp_path / "people.db"
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            yield Migrated("sqlite", db.execute, lambda **o: tamis.stores.SQLite(path, **o))
-    elif request.param == "postgres":
-        psycopg = pytest.importorskip("psycopg")
-        url = request.getfixturevalue("postgres_url")
-        with psycopg.connect(url, autocommit=True) as db:
-            db.execute("DROP SCHEMA IF EXISTS migrated CASCADE; CREATE SCHEMA migrated")
-            db.execute("SET search_path = migrated")
-            url += " options='-c search_path=migrated'"
-            yield Migrated("postgres", db.execute, lambda **o: tamis.stores.Postgres(url, **o))
-    else:
-        url = request.getfixturevalue("mysql_url").replace("/tamis", "/migrated")
-        with connect_mysql(url, None) as db, db.cursor() as cursor:
-            cursor.execute("DROP DATABASE IF EXISTS migrated")
-            cursor.execute("CREATE DATABASE migrated CHARACTER SET utf8mb4")
-            cursor.execute("USE migrated")
-            yield Migrated("mysql", cursor.execute, lambda **o: tamis.stores.MySQL(url, **o))
+def migrate(sql):
+    """Copy the table, drop it and rename the copy, as many tools do for SQLite."""
+    cascade = "" if sql.kind == "SQLite" else " CASCADE"
+    sql("BEGIN")
+    sql(f"CREATE TABLE copied {COLUMNS}")
+    sql("INSERT INTO copied SELECT * FROM users")
+    sql(f"DROP TABLE users{cascade}")
+    sql("ALTER TABLE copied RENAME TO users")
+    sql("COMMIT")
 
 
-@pytest.mark.parametrize("where", [None, WHERE], ids=["all", "where"])
-@pytest.mark.parametrize("column", ["name", "age", "email"])
-def test_the_type_of_a_column_changes(migrated, column, where):
-    if migrated.engine == "sqlite":
-        pytest.skip("SQLite has no statement for it")
-    types = {"name": "varchar(20)", "age": "bigint", "email": TEXT[migrated.engine]}
-    types["email"] = types["email"].replace("(50)", "(60)").replace("text", "varchar(60)")
-    with migrated.guard(where=where) as g:
-        assert not g.maybe("alan")
-        migrated.execute(TYPES[migrated.engine].format(column, types[column]))
-        migrated.write()
-        assert g.maybe("alan")
-        assert g.get_many(["alan", "edsger", "ada"]) == ["", "", None]
+def insert(sql, name):
+    sql("INSERT INTO users VALUES (?, ?, ?)", name, 1, "new")
 
 
-@pytest.mark.parametrize("what", RENAMES)
-@pytest.mark.parametrize("where", [None, WHERE], ids=["all", "where"])
-def test_a_column_or_the_table_is_renamed(migrated, what, where):
-    named = {"key": ("people", "mail"), "table": ("persons", "email")}.get(what, ())
-    refuses = migrated.engine == "mysql" and (what == "key" or (what == "other" and where))
-    with migrated.guard(where=where) as g:
-        assert not g.maybe("alan")
-        migrated.execute(RENAMES[what])
-        if refuses:  # as documented: unguard first
-            with pytest.raises(Exception, match="Unknown column"):
-                migrated.write(*named)
-            return
-        migrated.write(*named)
-        with suppress(tamis.StoreError):
-            assert g.maybe("alan")
-        if what == "other" and not where:
-            assert g.get("alan") == ""
+def rebuild(g):
+    """Rebuild the filter, and wait for the thread that has begun to do so, too."""
+    g.rebuild()
+    if g.driver.tasks["rebuild"].thread is not None:
+        g.driver.tasks["rebuild"].thread.join()
+    assert g.stats.trusted
+
+
+def check_whole(sql, g, key, names):
+    """Check that the guard follows the table again, and indexes all keys."""
+    assert [g.get(key(name)) for name in names] == ["new"] * len(names)
+    rebuild(g)
+    insert(sql, "later")
+    assert g.get_many([key(name) for name in (*names, "later", "k7")]) == [
+        *["new"] * len(names), "new", "7"
+    ]  # fmt: skip
+    assert g.stats.trusted
+    assert index_size(g) == 50 + len(names) + 1
+    saved = g.stats.reads_saved
+    absent = (key(f"absent {i}") for i in range(1000))
+    assert g.get(next(each for each in absent if g.to_plain(each) not in g.filter)) is None
+    assert g.stats.reads_saved == saved + 1
+
+
+def test_a_table_is_migrated_under_a_guard(users):
+    sql, opened, key = users
+    with tamis.Guard(opened(), telescoping()) as g:
+        assert g.get(key("a")) is None
+        migrate(sql)
+        insert(sql, "a")
+        check_whole(sql, g, key, ["a"])
+
+
+def test_a_table_is_migrated_between_two_guards(users, tmp_path):
+    sql, opened, key = users
+    for _ in range(2):
+        with tamis.Guard(opened(), telescoping(), snapshot=tmp_path / "snapshot") as g:
+            seed = g.filter.seed
+    migrate(sql)
+    insert(sql, "a")
+    filter = tamis.Telescoping(capacity=2000, fpr=2**-4, seed=seed)
+    with tamis.Guard(opened(), filter, snapshot=tmp_path / "snapshot") as g:
+        check_whole(sql, g, key, ["a"])
+
+
+def test_a_guard_writes_after_a_migration(users):
+    sql, opened, key = users
+    with tamis.Guard(opened(), telescoping()) as g, tamis.Guard(opened(), telescoping()) as other:
+        migrate(sql)
+        insert(sql, "a")
+        g.put(key("b"), "new")
+        assert other.get(key("b")) == "new"
+        assert g.delete(key("k0"))
+        insert(sql, "k0")
+        check = [key("a"), key("b"), key("k0")]
+        assert g.get_many(check) == other.get_many(check) == ["new"] * 3
+        rebuild(g)
+        assert index_size(g) == 52
+
+
+def test_each_guard_rebuilds_after_another_has_restored_the_triggers(users):
+    sql, opened, key = users
+    with tamis.Guard(opened(), telescoping()) as g, tamis.Guard(opened(), telescoping()) as other:
+        assert g.get(key("a")) is other.get(key("a")) is None
+        migrate(sql)
+        insert(sql, "a")
+        rebuild(other)
+        check_whole(sql, g, key, ["a"])
+        assert other.get(key("later")) == "new"
+
+
+def test_a_table_that_is_gone_is_a_store_error(users):
+    sql, opened, key = users
+    with tamis.Guard(opened(), telescoping()) as g:
+        sql("ALTER TABLE users RENAME TO people")
+        for name in ("k1", "absent"):
+            with pytest.raises(tamis.StoreError, match="was changed"):
+                g.get(key(name))
+        with pytest.raises(tamis.StoreError, match="was changed"):
+            g.put(key("b"), "1")
+        sql("ALTER TABLE people RENAME TO users")
+        assert g.get_many([key("k1"), key("absent")]) == ["1", None]
+
+
+def test_a_column_that_is_gone_is_a_store_error(users):
+    sql, opened, key = users
+    for column in ("born", "name"):
+        with tamis.Guard(opened(), telescoping()) as g:
+            sql(f"ALTER TABLE users RENAME COLUMN {column} TO other")
+            with pytest.raises(tamis.StoreError, match="was changed"):
+                g.get(key("k1"))
+            sql(f"ALTER TABLE users RENAME COLUMN other TO {column}")
+            assert g.get(key("k1")) == "1"
+
+
+def test_a_trigger_that_is_gone_is_noticed(users):
+    sql, opened, key = users
+    store = opened()
+    with tamis.Guard(store, telescoping()) as g:
+        assert g.get(key("a")) is None
+        if sql.kind == "SQLite":
+            sql(f"DROP TRIGGER {store._base}_delete")
+            sql(f"DROP TRIGGER IF EXISTS {store._base}_insert")
+            sql(f"DROP TRIGGER IF EXISTS {store._base}_arrive")
         else:
-            with pytest.raises(tamis.StoreError, match="was changed since the store was opened"):
-                g.get("alan")
+            sql("ALTER TABLE users DISABLE TRIGGER ALL")
+        insert(sql, "a")
+        check_whole(sql, g, key, ["a"])
 
 
-def test_a_renamed_key_is_guarded_again(migrated):
-    migrated.guard().close()
-    migrated.execute(RENAMES["key"])
-    names = NAMES | {"key": "mail"}
-    with pytest.raises(ValueError, match=r"key must be 'email', by which 'people' is guarded al"):
-        migrated.store(**names)
-    migrated.store(**names, install=False).unguard()
-    migrated.write(key="mail")
-    with tamis.Guard(migrated.store(**names), tamis.Bloom(1000, fpr=0.01)) as g:
-        assert g.get_many(["alan", "ada"]) == ["", None]
+def test_a_version_of_the_schema_that_was_rolled_back_is_not_trusted(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "data.db")) as db:
+        db.execute("CREATE TABLE users (k TEXT PRIMARY KEY, v TEXT)")
+    store = stores.SQLite(tmp_path / "data.db", table="users", key="k", value="v")
+    with tamis.Guard(store, telescoping()) as g:
+        g.put("b", "2")
+        seen = store._logged_version
+        with suppress(RuntimeError), store._writing() as db:
+            db.execute(f"DROP TRIGGER {store._base}_insert")
+            store._log_again(db)
+            raise RuntimeError
+        assert seen is not None
+        assert store._logged_version == seen
+        g.put("a", "1")
+        assert g.get("a") == "1"
+
+
+def test_tables_with_children_are_refused(postgres_url):  # noqa: F811
+    import psycopg
+
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute("CREATE TABLE parent (k text PRIMARY KEY, v text)")
+        db.execute("CREATE TABLE child () INHERITS (parent)")
+        with pytest.raises(ValueError, match="child tables"):
+            stores.Postgres(postgres_url, table="parent", key="k", value="v")
+        db.execute("DROP TABLE child, parent")
+
+
+def test_values_may_get_another_type(postgres_url):  # noqa: F811
+    import psycopg
+
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute("CREATE TABLE typed (k text PRIMARY KEY, v text)")
+        for value, change in (("1", "bytea USING v::bytea"), (b"2", "text USING 'x'")):
+            store = stores.Postgres(postgres_url, table="typed", key="k", value="v")
+            with tamis.Guard(store, telescoping()) as g:
+                g.put("a", value)
+                assert g.get("a") == value
+            db.execute(f"ALTER TABLE typed ALTER v TYPE {change}")
+        db.execute("DROP TABLE typed")
+
+
+def test_a_copied_table_whose_values_have_another_type_is_not_followed(postgres_url):  # noqa: F811
+    """Its triggers are gone, so the journal must not be trusted by whoever opens it next."""
+    import psycopg
+
+    def opened():
+        return stores.Postgres(postgres_url, table="retyped", key="k", value="v")
+
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute("CREATE TABLE retyped (k text PRIMARY KEY, v text)")
+        store = opened()
+        since = position(store)
+        store.close()
+        db.execute("DROP TABLE retyped")
+        db.execute("CREATE TABLE retyped (k text PRIMARY KEY, v bytea)")
+        db.execute("INSERT INTO retyped VALUES ('a', '1')")
+        store = opened()
+        assert position(store) != since
+        assert store.changes(since) is None
+        assert [key for part in store.contents()[1] for key in part] == [b"a"]
+        assert store.changes(since) is None
+        store.close()
+        db.execute("DROP TABLE retyped")
