@@ -122,3 +122,45 @@ def test_answers_are_added_to_json_lines(run, tables):
     assert run("query f.tamis --from q.jsonl -c who --only no")[1] == '{"who": "zoe"}\n'
     err = refused(run("query f.tamis --from q.jsonl -c who --answer-column who"))
     assert "already has that column" in err
+
+
+@pytest.fixture
+def kinds(tables, run):
+    """Numbers and texts as text, numbers as a column of integers, and a filter of each."""
+    (tables / "numbers.txt").write_text("\n".join(map(str, range(500))))
+    (tables / "names.txt").write_text("\n".join(f"name {i}" for i in range(500)))
+    pq.write_table(pa.table({"id": range(1000)}), tables / "ids.parquet")
+    assert run("build numbers.txt --integers --fpr 0.001 -o integers.tamis")[0] == 0
+    assert run("build numbers.txt --fpr 0.001 -o texts.tamis")[0] == 0
+    return tables
+
+
+@pytest.mark.filterwarnings("always::tamis.KeyKindWarning")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "plan names.txt --queries ids.parquet --fpr 0.01",
+        "build names.txt --queries ids.parquet --bits-per-key 8 -o out.tamis",
+        "advise names.txt --queries ids.parquet",
+        "advise names.txt --queries ids.parquet --measure",
+        "build ids.parquet --queries names.txt --bits-per-key 8 -o out.tamis",
+    ],
+)
+def test_a_log_of_another_kind_is_reported(run, kinds, line):
+    code, _, err = run(line)
+    assert code == 0
+    assert err.count("which are never equal: read text as integers with --integers") == 1
+    code, _, err = run(line.replace("ids.parquet", "numbers.txt"))
+    assert (code, "never equal" in err) == (0, False)
+
+
+@pytest.mark.filterwarnings("always::tamis.KeyKindWarning")
+@pytest.mark.parametrize("line", ["query {} 7", "query {} --from numbers.txt --count",
+                                  "verify {} --keys numbers.txt"])  # fmt: skip
+def test_a_filter_of_integers_that_is_asked_for_text_is_reported(run, kinds, line):
+    err = run(line.format("integers.tamis"))[2]
+    assert err.count("\n") == 1
+    assert "keys may be in the filter as integers, and fewer as text" in err
+    assert run(f"{line.format('integers.tamis')} --integers")[::2] == (0, "")
+    assert run(line.format("texts.tamis"))[::2] == (0, "")
+    assert run("query integers.tamis 1001 1002 name")[::2] == (1, "")

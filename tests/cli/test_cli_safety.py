@@ -6,8 +6,10 @@ import lzma
 import os
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from command import refused
@@ -76,6 +78,9 @@ def test_an_error_midway_changes_nothing(run, place):
         "query f.tamis --from a.txt --secret keys.txt -o {}",
         "search build keys.txt -o {}",
         "search build a.txt --stop-words keys.txt -o {}",
+        "guard keys.txt --table t --key k --queries a.txt --install --snapshot {}",
+        "guard a.db --table t --key k --queries keys.txt --install --snapshot {}",
+        "guard a.db --table t --key k --queries a.txt --filter keys.txt --install --snapshot {}",
     ],
 )
 @pytest.mark.parametrize("name", ["keys.txt", "./keys.txt", "soft-keys.txt", "hard-keys.txt"])
@@ -196,22 +201,83 @@ def test_a_name_that_does_not_fit_is_refused(run, place, input, output, said):
     assert left_over(place) == []
 
 
+@pytest.fixture
+def inputs(place):
+    """Inputs of every command that writes a file."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    lines = [f"line {i}" for i in range(20_000)]
+    (place / "a.txt").write_text("\n".join(lines))
+    (place / "t.csv").write_text("a,b\n" + "".join(f"{i},x{i}\n" for i in range(20_000)))
+    pq.write_table(pa.table({"user": lines}), place / "data.parquet", row_group_size=1000)
+    for name in ("one", "two"):
+        each = tamis.Bloom(40_000, fpr=1e-4)
+        each.update(lines)
+        each.save(place / f"{name}.tamis")
+    with closing(sqlite3.connect(place / "shop.db")) as db, db:
+        db.execute("CREATE TABLE users (email TEXT PRIMARY KEY)")
+        db.executemany("INSERT INTO users VALUES (?)", [(line,) for line in lines])
+    return place
+
+
+WRITING = {
+    "build a.txt --fpr 0.001 -o {}": "out.tamis",
+    "build a.txt --queries keys.txt --bits-per-key 8 -o {}": "out.tamis",
+    "plan 1000 --fpr 0.01 -o {}": "out.json",
+    "advise a.txt --queries keys.txt --report {}": "out.html",
+    "merge one.tamis two.tamis -o {}": "out.tamis",
+    "query f.tamis --from a.txt -o {}": "out.txt",
+    "query f.tamis --from t.csv -c b -o {}": "out.csv.gz",
+    "query f.tamis --from data.parquet -o {}": "out.parquet",
+    "dedup a.txt --window 30000 -o {}": "out.txt",
+    "skip build data.parquet -c user -o {}": "out.tamis",
+    "search build t.csv --name a --text b -o {}": "out.tamis",
+}
+"""Commands that write a file, and its name."""
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
 def limit_files():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
 
-def test_a_full_disk_changes_nothing(place):
-    (place / "out.txt").write_text("earlier")
-    for line in (DEDUP.format("a.txt", "out.txt"), DEDUP.format("a.txt", "a.txt"),
-                 "query f.tamis --from a.txt -o out.txt"):  # fmt: skip
-        before = (place / "a.txt").read_bytes()
-        process = tamis_process(line, cwd=place, preexec_fn=limit_files)
+@pytest.mark.parametrize("line", [*WRITING, "dedup a.txt --window 30000 -o a.txt"])
+def test_a_full_disk_changes_nothing(inputs, line):
+    name = WRITING.get(line, "a.txt")
+    if name != "a.txt":
+        (inputs / name).write_text("earlier")
+    before = contents(inputs)
+    process = tamis_process(line.format(name), cwd=inputs, preexec_fn=limit_files)
+    _, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (2, f"tamis: {name}: File too large\n")
+    assert contents(inputs) == before
+
+
+def test_a_database_on_a_full_disk_is_as_it_was(inputs):
+    before = contents(inputs)
+    guard = "guard shop.db --table users --key email --queries keys.txt"
+    for line in (guard, f"{guard} --install --snapshot out.tamis", "demo -o demo"):
+        process = tamis_process(line, cwd=inputs, preexec_fn=limit_files)
         _, err = process.communicate(timeout=120)
         assert (process.returncode, err.count("\n")) == (2, 1), err
-        assert err.endswith("File too large\n")
-        assert (place / "out.txt").read_text() == "earlier"
-        assert (place / "a.txt").read_bytes() == before
-        assert left_over(place) == []
+        assert contents(inputs) == before
+    assert [*(inputs / "demo").iterdir()] == []
+
+
+@pytest.mark.parametrize("line", [*WRITING, "inspect f.tamis", "verify f.tamis --keys keys.txt",
+                                  "query f.tamis --from a.txt", "bench --keys 1000"])  # fmt: skip
+def test_a_closed_pipe_does_not_stop_a_command(inputs, line):
+    name = WRITING.get(line, "f.tamis")
+    reads, writes = os.pipe()
+    os.close(reads)
+    process = tamis_process(line.format(name), cwd=inputs, stdout=writes)
+    os.close(writes)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "Error" not in err
+    assert (inputs / name).stat().st_size > 0
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

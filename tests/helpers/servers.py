@@ -184,6 +184,8 @@ def _mysql_command():
             stdout=subprocess.DEVNULL,
         )
         command = [program, "--no-defaults", *user, data, f"--socket={folder}/socket"]
+        # Another server that starts would delete temporary tables in a shared folder.
+        command += [f"--tmpdir={folder}"]
         command += [f"--port={port_of(reserved)}", "--bind-address=127.0.0.1"]
         command += ["--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M"]
         yield command, f"mysql://root@127.0.0.1:{port_of(reserved)}/tamis"

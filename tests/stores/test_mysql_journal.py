@@ -193,7 +193,9 @@ def test_unguard_leaves_nothing_behind(table):
     follower = Follower(other)
     assert store.lease("one", 600)
     store.attach("one", tamis.hash_keys, b"1")
-    assert all(f"tamis_{table.name}_{part}" in store.sql() for part in ("journal", "insert"))
+    sql = ";".join(store.sql("app@localhost"))
+    assert all(f"tamis_{table.name}_{part}" in sql for part in ("journal", "insert"))
+    assert "TO 'app'@'localhost'" in sql
     store.unguard()
     like = f"tamis%{table.name}%"
     for what in ("tables WHERE table_name", "triggers WHERE trigger_name"):

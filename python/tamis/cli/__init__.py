@@ -189,6 +189,8 @@ def _message(error: Exception) -> str:
         if isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
             return f"the folder {folder!r} does not exist"
         return f"{path}: {error.strerror}"
+    if isinstance(error, OSError) and error.args[:1] == (error.errno,) and error.strerror:
+        return error.strerror
     return str(error) or type(error).__name__
 
 

@@ -7,15 +7,18 @@ run Python code for each key.
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
 
-from tamis._columns import drop_null, join, pyarrow
+from tamis._columns import as_list, drop_null, join, pyarrow
 from tamis._compressed import DAMAGED
 from tamis.cli._lines import (
     FIELDS,
@@ -41,6 +44,7 @@ from tamis.cli._readers import (
     read_lines,
     read_parquet,
 )
+from tamis.errors import KeyKindWarning
 
 Format = Literal["auto", "text", "csv", "tsv", "jsonl", "parquet", "arrow"]
 
@@ -427,10 +431,67 @@ def _struct_column(columns: list[Any], names: list[str]) -> Any:
     return arrow.StructArray.from_arrays(arrays, names, mask=arrow.array(nulls))
 
 
-def split_log(log: Source) -> tuple[Any, Any]:
+def split_log(log: Source, keys: Any) -> tuple[Any, Any]:
     """Read a query log into memory: the half to learn from, and the half to measure on."""
-    queries = join(list(log.read_keys()))
+    queries = join(list(compared(keys, log.read_keys())))
     half = len(queries) // 2
     if not half:
         raise ValueError(f"{log.name} has one query: expected at least two, to split it in halves")
     return queries[:half], queries[half:]
+
+
+def _first_kind(keys: Any) -> str | None:
+    """Return "text" or "integers", by the first key; None if it is neither, or there is none."""
+    first: Any = next(iter(keys), None) if hasattr(keys, "__len__") else None
+    first = first.as_py() if hasattr(first, "as_py") else first
+    kinds = {"text": (str, bytes), "integers": (int, Decimal, np.integer)}
+    return next((kind for kind, types in kinds.items() if isinstance(first, types)), None)
+
+
+def compared(keys: Any, batches: Iterable[Any]) -> Iterator[Any]:
+    """Iterate over batches of queries, of which the first is compared with the keys.
+
+    In an input, bytes are always text, so more can be told than by `tamis.Workload.from_batches`.
+    """
+    for number, batch in enumerate(batches):
+        kinds = _first_kind(keys), _first_kind(batch)
+        if number == 0 and None not in kinds and kinds[0] != kinds[1]:
+            warnings.warn(
+                f"the keys are {kinds[0]} and the queries are {kinds[1]}, which are never equal: "
+                "read text as integers with --integers, or a column with -c NAME:int",
+                KeyKindWarning,
+                stacklevel=1,
+            )
+        yield batch
+
+
+_FEW = 1000
+"""Keys of which the kind is tested."""
+
+
+def warn_if_integers(f: Any, keys: Any) -> None:
+    """Warn if a filter accepts more of these texts as integers than as text.
+
+    A filter does not know the kind of its keys. By chance it accepts about a fraction ``fpr`` of
+    the texts as integers, give or take a few standard deviations.
+    """
+    first = keys[:_FEW]
+    texts = [key for key in as_list(first) if isinstance(key, str | bytes)]
+    if not texts or len(texts) < len(first) or not all(map(_INTEGER.fullmatch, map(_text, texts))):
+        return
+    numbers = [number for number in map(int, map(_text, texts)) if -(2**63) <= number < 2**64]
+    found, by_chance = int(f.contains(numbers).sum()), f.expected_fpr * len(texts)
+    if found > by_chance + 4 * math.sqrt(by_chance) and found > int(f.contains(texts).sum()):
+        warnings.warn(
+            f"{found:,} of {len(texts):,} keys may be in the filter as integers, and fewer as "
+            "text, as which they were read: pass --integers if they are integers",
+            KeyKindWarning,
+            stacklevel=1,
+        )
+
+
+_INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)
+
+
+def _text(key: str | bytes) -> str:
+    return key.decode("latin-1") if isinstance(key, bytes) else key

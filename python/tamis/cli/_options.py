@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from itertools import tee
@@ -9,7 +10,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from tamis.cli._input import Format, Source
+from tamis.cli._input import Format, Source, compared
 from tamis.cli._lines import LogFormat
 from tamis.workload import Workload
 
@@ -52,6 +53,10 @@ MERGED_OUTPUT = _OutputFile("a filter", replaces="filters")
 RECORDS_OUTPUT = _OutputFile(replaces="input")
 
 
+_NO_SPACE = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+"""Errors of writing, which native code raises without the name of the file."""
+
+
 class Command(click.Command):
     """A command that loses nothing: neither the first value of an option, nor an input file."""
 
@@ -66,10 +71,17 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Refuse an output that is also an input, by whatever name or link."""
+        outputs = []
         for param in self.params:
-            if isinstance(param.type, _OutputFile) and ctx.params.get(param.name or ""):
-                self._check_output(ctx, param, ctx.params[param.name or ""])
-        return super().invoke(ctx)
+            if isinstance(param.type, _OutputFile) and (path := ctx.params.get(param.name or "")):
+                self._check_output(ctx, param, path)
+                outputs.append(path)
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.filename is None and error.errno in _NO_SPACE and len(outputs) == 1:
+                error.filename = outputs[0]
+            raise
 
     def _check_output(self, ctx: click.Context, output: click.Parameter, path: str) -> None:
         files = [(each, name) for each in self.params for name in _files_of(each, ctx)]
@@ -194,10 +206,12 @@ def query_costs(command: _F) -> _F:
 def read_workload(log: Source, keys: Any, cost_column: str | None) -> Workload:
     """Count the queries of a log, with their costs if a column has them."""
     if cost_column is None:
-        return Workload.from_batches(log.read_keys(), keys=keys)
+        return Workload.from_batches(compared(keys, log.read_keys()), keys=keys)
     queries, costs = tee(log.read_costs(cost_column))
     return Workload.from_batches(
-        (each for each, _ in queries), keys=keys, costs=(each for _, each in costs)
+        compared(keys, (each for each, _ in queries)),
+        keys=keys,
+        costs=(each for _, each in costs),
     )
 
 

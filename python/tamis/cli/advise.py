@@ -119,7 +119,7 @@ def command(
     if queries is not None:
         log = log_source(source, queries, queries_columns, regex, log_format)
         if measure:
-            sample, later = split_log(log)
+            sample, later = split_log(log, known)
             workload = tamis.Workload.from_queries(sample, keys=known)
         else:
             given = None if isinstance(known, int) else known

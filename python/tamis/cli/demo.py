@@ -128,7 +128,8 @@ def command(
 
 
 def _read_data(keys: Source, queries: Source) -> DemoData:
-    return DemoData(join(list(keys.read_keys())), *split_log(queries))
+    known = join(list(keys.read_keys()))
+    return DemoData(known, *split_log(queries, known))
 
 
 _APPLICATION_ID = 0x74616D69
@@ -154,10 +155,14 @@ def _store(path: Path, keys: Any) -> Path:
     if not all(isinstance(value, str | int) for value in values[:1]):
         raise ValueError(f"keys must be text or integers, not {type(values[0]).__name__}")
     kind = "INTEGER" if isinstance(values[0], int) else "TEXT"
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        db.execute(f"CREATE TABLE keys (key {kind} PRIMARY KEY) WITHOUT ROWID")
-        db.executemany("INSERT OR IGNORE INTO keys VALUES (?)", zip(values, strict=True))
+    try:
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            db.execute(f"CREATE TABLE keys (key {kind} PRIMARY KEY) WITHOUT ROWID")
+            db.executemany("INSERT OR IGNORE INTO keys VALUES (?)", zip(values, strict=True))
+    except BaseException:
+        path.unlink(missing_ok=True)  # or the next demo would refuse its folder
+        raise
     return path
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import tamis
 from tamis._columns import keep
-from tamis.cli._input import Source, is_filled, without_null
+from tamis.cli._input import Source, is_filled, warn_if_integers, without_null
 from tamis.cli._lines import parse_json_line
 from tamis.cli._options import (
     FILE,
@@ -93,7 +93,10 @@ def command(
 
     def answered() -> Iterator[Any]:
         for batch in batches:
-            answers, nulls = _answers(f, source.key_column(batch))
+            column = source.key_column(batch)
+            if not totals["queries"] and not source.integers:
+                warn_if_integers(f, without_null(column))
+            answers, nulls = _answers(f, column)
             maybe = int(np.count_nonzero(answers))
             totals.update(queries=len(answers), maybe=maybe, no=len(answers) - maybe, nulls=nulls)
             if not count and not as_json:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tamis._columns import as_list, show_key, take
 from tamis._format import format_rate
-from tamis.cli._input import Source
+from tamis.cli._input import Source, warn_if_integers
 from tamis.cli._options import FILE, Command, as_json, example, key_input, secret
 from tamis.cli._output import facts, say, show_json
 from tamis.cli.inspect import IndexContent, open_content
@@ -80,6 +80,8 @@ def _denied(f: Any, source: Source, remember: bool) -> tuple[dict[str, Any], Has
     first: list[Any] = []
     seen: list[Hashes] = []
     for batch in source.read_keys():
+        if not queried and not source.integers:
+            warn_if_integers(f, batch)
         missing = np.flatnonzero(~f.contains(batch))
         queried, denied = queried + len(batch), denied + len(missing)
         first += as_list(take(batch, missing[: 5 - len(first)]))

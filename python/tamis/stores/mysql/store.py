@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from typing import Any
 
 from tamis._checks import check_int
@@ -47,6 +47,11 @@ from tamis.stores.mysql.journal import Excerpt, Journal
 from tamis.stores.mysql.position import MAX_GAPS, Position
 from tamis.stores.mysql.tables import Names, quote
 
+_SNAPSHOT = (
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+)
+
 
 class MySQL(Store):
     """An existing InnoDB table of a MariaDB or MySQL database.
@@ -70,11 +75,13 @@ class MySQL(Store):
         where: str | None = None,
         timeout: float | None = 30.0,
         connections: int = 8,
+        install: bool = True,
     ) -> None:
         """Open the database: a URL such as ``"mysql://user:password@localhost/shop"``.
 
         It may also be an engine of SQLAlchemy or a connection of Django, whose database is opened
-        once more. ``timeout`` is how many seconds to wait for the server.
+        once more. ``timeout`` is how many seconds to wait for the server. ``install=False`` creates
+        nothing: such a store is for `read_keys`, `sql`, `installed` and `unguard`.
         """
         for name, given in {"table": table, "value": value, "where": where}.items():
             if not isinstance(given, str) and (name != "where" or given is not None):
@@ -106,11 +113,11 @@ class MySQL(Store):
         try:
             with self._connections.lend() as db:
                 self._check(db, ValueError)
-                for statement in tables.create_statements(self._names):
-                    query(db, statement)
-                query(db, f"INSERT IGNORE INTO {self._names.meta} VALUES ('lease', '')")
-                self._check_definition(db)
-                self._create_triggers(db)
+                if install:
+                    for statement in tables.create_statements(self._names):
+                        query(db, statement)
+                    self._check_definition(db)
+                    self._create_triggers(db)
         except BaseException:
             self.close()
             raise
@@ -251,11 +258,7 @@ class MySQL(Store):
                 # In this order: rows written without triggers after the first statement are
                 # noticed by the next change check.
                 excerpt = self._journal.read(db, None)
-                run(
-                    db,
-                    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-                    "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
-                )
+                run(db, *_SNAPSHOT)
                 ((floor,),) = query(db, f"SELECT floor FROM {names.state}")
                 rows = query(db, f"SELECT id FROM {names.journal} WHERE id > {floor} ORDER BY id")
         except BaseException:
@@ -408,10 +411,28 @@ class MySQL(Store):
 
     # Tables and triggers.
 
-    def sql(self) -> str:
-        """Return the statements that create the guard's tables and triggers."""
-        statements = tables.trigger_statements(self._names, self._bodies)
-        return ";\n".join([*tables.create_statements(self._names), *statements.values(), ""])
+    def sql(self, role: str) -> list[str]:
+        """Return the statements that install all that follows the table, and the rights.
+
+        The last statements grant the rights that a guard needs to a user, such as ``"tamis"`` or
+        ``"tamis@localhost"``.
+        """
+        triggers = tables.trigger_statements(self._names, self._bodies)
+        rights = tables.grants(self._names, role)
+        return [*tables.create_statements(self._names), *triggers.values(), *rights]
+
+    @property
+    def installed(self) -> bool:
+        """Whether the guard's tables exist."""
+        with self._connections.lend() as db:
+            return tables.exist(db, self._names)
+
+    def read_keys(self) -> Iterator[list[Any]]:
+        """Iterate over the keys, in batches, from one snapshot; nothing is written."""
+        with closing(self._connections.connect()) as db:
+            run(db, *_SNAPSHOT)
+            for rows in self._read_keys(db):
+                yield [self._columns.from_row(row) for row in rows]
 
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""

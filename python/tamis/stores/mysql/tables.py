@@ -215,6 +215,33 @@ def create_statements(names: Names) -> list[str]:
         # Last: a store whose metadata exist is complete.
         f"CREATE TABLE IF NOT EXISTS {names.meta} (name VARBINARY(100) PRIMARY KEY, "
         "value LONGBLOB NOT NULL) ENGINE=InnoDB",
+        f"INSERT IGNORE INTO {names.meta} VALUES ('lease', '')",
+    ]
+
+
+def exist(db: Any, names: Names) -> bool:
+    """Return whether the guard's tables exist."""
+    found = query(
+        db,
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+        (names.database, f"{names.base}_meta"),
+    )
+    return bool(found)
+
+
+def grants(names: Names, user: str) -> list[str]:
+    """Return the rights that a guard's user needs, of which triggers that it creates make use."""
+    name, at, host = user.rpartition("@")
+    quoted = "@".join(
+        "'" + each.replace("'", "''") + "'" for each in ((name, host) if at else (user, "%"))
+    )
+    rights = (
+        "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, TRIGGER, CREATE TEMPORARY TABLES, "
+        "LOCK TABLES"
+    )
+    return [
+        f"GRANT {rights} ON {quote(names.database)}.* TO {quoted}",
+        f"GRANT PROCESS ON *.* TO {quoted}",
     ]
 
 

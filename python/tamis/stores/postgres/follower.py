@@ -26,7 +26,8 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from tamis._clock import now
@@ -116,14 +117,21 @@ class Follower:
     """Follows one table. It is thread-safe."""
 
     def __init__(
-        self, connections: Connections, describe: Callable[[Any], tuple[Definition, Any]]
+        self,
+        connections: Connections,
+        describe: Callable[[Any], tuple[Definition, Any]],
+        install: bool,
     ) -> None:
         """``describe`` returns the table to follow and its columns; `ValueError`: refused."""
         self._connections, self._describe = connections, describe
         self.definition: Definition
         self.columns: PostgresColumns
         self.forget()
-        self._install()
+        if install:
+            self._install()
+        else:
+            with connections.lend() as db:
+                self.definition, self.columns = describe(db)
 
     def forget(self) -> None:
         """Be another follower, in a forked child."""
@@ -287,6 +295,22 @@ class Follower:
             except ValueError as error:
                 raise schema_error(self._connections.where, error) from error
         token, digest = self._activate()
+        snapshot, parts = self.read_keys()
+        position = Position(snapshot, token, digest)
+
+        def read() -> Iterator[list[Any]]:
+            with closing(parts):
+                yield []  # so that the connection is closed even if nobody reads on
+                for part in parts:
+                    self.register(position)
+                    yield part
+
+        registered = read()
+        next(registered)
+        return position, registered
+
+    def read_keys(self) -> tuple[str, Generator[list[Any]]]:
+        """Return a snapshot and the keys in it, in batches; this reads only."""
         db = self._connections.connect()
         try:
             # Which rows a policy hides must be an error.
@@ -301,13 +325,12 @@ class Follower:
             db.close()
             self._connections.translate(error)
             raise
-        position, columns = Position(snapshot, token, digest), self.columns
+        columns = self.columns
 
-        def read() -> Iterator[list[Any]]:
+        def read() -> Generator[list[Any]]:
             try:
                 yield []  # so that the connection is closed even if nobody reads on
                 while rows := db.execute(f"FETCH {BATCH} FROM tamis_keys").fetchall():
-                    self.register(position)
                     yield columns.from_columns([key for (key,) in rows])
             except self._connections.psycopg.Error as error:
                 self._connections.translate(error)
@@ -317,7 +340,7 @@ class Follower:
 
         parts = read()
         next(parts)
-        return position, parts
+        return snapshot, parts
 
     def _keys_query(self) -> str:
         d = self.definition
@@ -406,14 +429,38 @@ class Follower:
 
     # Installing.
 
+    @property
+    def installed(self) -> bool:
+        """Whether the metadata, which are created last, exist."""
+        with self._connections.lend() as db:
+            name = (self.definition.part("meta"),)
+            return bool(db.execute("SELECT to_regclass(%s) IS NOT NULL", name).fetchone()[0])
+
+    @staticmethod
+    def _digest(d: Definition) -> bytes:
+        statements = "\0".join(object_statements(d)).encode()
+        return hashlib.blake2b(statements, digest_size=16).digest()
+
+    def statements(self) -> list[str]:
+        """Return the statements that install everything."""
+        d = self.definition
+        with self._connections.lend() as db:
+            relations = self.read_relations(db, d.name)
+        triggers = [each for relation in relations for each in trigger_statements(d, relation)]
+        return [
+            *object_statements(d),
+            *triggers,
+            f"INSERT INTO {d.part('meta')} VALUES ('installed', '\\x{self._digest(d).hex()}') "
+            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        ]
+
     def _install(self) -> None:
         """Create missing tables and functions, then the missing triggers of each relation."""
         with self._connections.lend() as db:
             self.definition, self.columns = self._describe(db)
             d = self.definition
             relations = self.read_relations(db, d.name)
-            statements = [*object_statements(d)]
-            digest = hashlib.blake2b("\0".join(statements).encode(), digest_size=16).digest()
+            statements, digest = [*object_statements(d)], self._digest(d)
             meta = d.part("meta")
             exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (meta,)).fetchone()[0]
             known = (

@@ -22,8 +22,6 @@ from tamis.stores.postgres.triggers import (
     Definition,
     Relation,
     grants,
-    object_statements,
-    trigger_statements,
 )
 
 _ARRAYS: dict[type, str] = {bytes: "bytea", str: "text"}
@@ -50,6 +48,7 @@ class SharedTable:
         value: str,
         where: str | None,
         check_columns: Callable[[Mapping[str, object]], None],
+        install: bool,
     ) -> None:
         """``table``: the quoted schema with a dot, the table, the prefix of the guard's tables."""
         self._check_columns = check_columns
@@ -60,7 +59,7 @@ class SharedTable:
         self._and_where = f" AND ({where}\n)".replace("%", "%%") if where else ""
         self._value_type = ""
         self._deferrable = False
-        self._follower = Follower(connections, self._describe)
+        self._follower = Follower(connections, self._describe, install)
         self._index = HashIndex(connections, self._follower)
 
     @property
@@ -130,13 +129,18 @@ class SharedTable:
         """Drop everything that was installed."""
         self._follower.remove()
 
+    @property
+    def installed(self) -> bool:
+        """Whether the guard's tables exist."""
+        return self._follower.installed
+
+    def read_keys(self) -> Iterator[list[Any]]:
+        """Iterate over the keys, in batches."""
+        return self._follower.read_keys()[1]
+
     def sql(self, role: str) -> list[str]:
         """Return the statements that install everything, and the rights that a role needs."""
-        d = self._follower.definition
-        with self._connections.lend() as db:
-            relations = Follower.read_relations(db, d.name)
-        triggers = [each for relation in relations for each in trigger_statements(d, relation)]
-        return [*object_statements(d), *triggers, *grants(d, role)]
+        return [*self._follower.statements(), *grants(self._follower.definition, role)]
 
     # Writes.
 

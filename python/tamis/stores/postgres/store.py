@@ -74,6 +74,7 @@ class Postgres(Journaled):
         timeout: float | None = 30.0,
         connections: int = 8,
         prepare: bool = True,
+        install: bool = True,
     ) -> None:
         """Connect; ``conninfo`` is a libpq string such as ``"host=localhost dbname=shop"``.
 
@@ -83,7 +84,8 @@ class Postgres(Journaled):
         ``timeout`` is how many seconds to wait for the server; `None` waits as long as it takes.
         ``connections`` is how many threads can read at once; each needs a connection meanwhile.
         Pass ``prepare=False`` behind PgBouncer in transaction mode: the store then prepares no
-        statements and changes no settings of a connection.
+        statements and changes no settings of a connection. ``install=False`` creates nothing: such
+        a store is for `read_keys`, `sql`, `installed` and `unguard` of an existing table.
         """
         super().__init__(table, key, value, where)
         timeout = check_timeout(timeout)
@@ -92,6 +94,7 @@ class Postgres(Journaled):
         self._psycopg = self._connections.psycopg
         register_arrays(self._psycopg)
         self._lock = threading.RLock()
+        self._install = install
         self._followed: SharedTable | None = None
         """The table that others write, if it is one."""
         # In statements with parameters.
@@ -304,9 +307,21 @@ class Postgres(Journaled):
         The last statements grant a role the rights that a guard needs if the table's owner runs all
         of them.
         """
+        return self._existing("sql()").sql(role)
+
+    @property
+    def installed(self) -> bool:
+        """Whether the guard's tables exist."""
+        return self._existing("installed").installed
+
+    def read_keys(self) -> Iterator[list[Any]]:
+        """Iterate over the keys, in batches, from one snapshot; nothing is written."""
+        return self._existing("read_keys()").read_keys()
+
+    def _existing(self, what: str) -> SharedTable:
         if self._followed is None:
-            raise ValueError("sql() is about an existing table: pass table, key and value")
-        return self._followed.sql(role)
+            raise ValueError(f"{what} is about an existing table: pass table, key and value")
+        return self._followed
 
     def close(self) -> None:
         """Close the connections."""
@@ -342,7 +357,7 @@ class Postgres(Journaled):
             self._name_tables(self._schema, self._table)
             tables.check_name(self._table, self._base)
             exists = db.execute("SELECT to_regclass(%s) IS NOT NULL", (self._t_meta,)).fetchone()[0]
-            if exists:
+            if exists and self._install:
                 self._check_definition(db)
         if self.shared:
             self._follow_table()
@@ -352,12 +367,19 @@ class Postgres(Journaled):
     def _follow_table(self) -> None:
         names = self._schema, self._table, self._base
         self._followed = SharedTable(
-            self._connections, names, self._keys, self._value, self._where, self._check_columns
+            self._connections,
+            names,
+            self._keys,
+            self._value,
+            self._where,
+            self._check_columns,
+            self._install,
         )
         self._columns = self._followed.columns
         self.translates_keys = len(self._keys) > 1 or self._columns.types == ["uuid"]
-        with self._reading() as db:
-            self._check_definition(db)
+        if self._install:
+            with self._reading() as db:
+                self._check_definition(db)
 
     def _create_own_table(self, exists: bool) -> None:
         self._columns = PostgresColumns(self._keys, ["bytea"], own=True)

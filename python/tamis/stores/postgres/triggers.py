@@ -198,6 +198,8 @@ def grants(d: Definition, role: str) -> list[str]:
     tables, sequences = (", ".join(map(d.part, parts)) for parts in (TABLES, SEQUENCES))
     who = quote(role)
     return [
+        # To create the index of hashes, which only filters that adapt need.
+        f"GRANT USAGE, CREATE ON SCHEMA {d.schema.removesuffix('.')} TO {who}",
         f"GRANT SELECT ON {d.name} TO {who}",
         f"GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON {tables} TO {who}",
         f"GRANT SELECT, USAGE, UPDATE ON SEQUENCE {sequences} TO {who}",

@@ -63,11 +63,13 @@ class SQLite(Journaled):
         value: str | None = None,
         where: str | None = None,
         timeout: float | None = 30.0,
+        install: bool = True,
     ) -> None:
         """Open the database; ``timeout`` is how many seconds to wait for a writer's lock.
 
         ``path`` may also be an engine of SQLAlchemy or a connection of Django, whose file is opened
-        once more.
+        once more. ``install=False`` creates nothing: such a store is for `read_keys`, `sql`,
+        `installed` and `unguard` of an existing table.
         """
         if isinstance(table, str):
             table = table.removeprefix("main.")
@@ -94,8 +96,10 @@ class SQLite(Journaled):
         self._insert_hash = f"INSERT INTO {self._t_hash} VALUES (?, ?) ON CONFLICT DO NOTHING"
         self._delete_hash = f"DELETE FROM {self._t_hash} WHERE hi = ? AND lo = ?"
         try:
-            with self._writing() as db:
-                self._create_tables(db)
+            with self._writing() if install else self._reading() as db:
+                self._check_table(db)
+                if install:
+                    self._create_tables(db)
         except BaseException:
             self.close()
             raise
@@ -246,6 +250,43 @@ class SQLite(Journaled):
             tables.drop(db, self._base)
         self.close()
 
+    def sql(self, role: str | None = None) -> list[str]:
+        """Return the statements that install all that follows an existing table.
+
+        SQLite has no roles: whoever can write to the file can run them.
+        """
+        if not self.shared:
+            raise ValueError("sql() is about an existing table: pass table, key and value")
+        with self._reading() as db:
+            created = db.execute(
+                "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL "
+                "AND type IN ('table', 'index') ORDER BY type DESC",
+                (self._table,),
+            ).fetchall()
+        statements: list[str] = []
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+            for (statement,) in created:
+                copy.execute(statement)
+            copy.set_trace_callback(statements.append)
+            self._create_tables(copy)
+            copy.set_trace_callback(None)
+        return [each for each in statements if not each.startswith(("SELECT", "PRAGMA", "--"))]
+
+    @property
+    def installed(self) -> bool:
+        """Whether the guard's tables exist."""
+        name = (f"{self._base}_meta",)
+        with self._reading() as db:
+            found = db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", name)
+            return found.fetchone() is not None
+
+    def read_keys(self) -> Iterator[list[Any]]:
+        """Iterate over the keys, in batches, from one snapshot; nothing is written."""
+        with closing(self._connections.connect()) as db:
+            db.execute("BEGIN")
+            for part in self._read_keys(db):
+                yield self._columns.from_columns(part)
+
     def close(self) -> None:
         """Close the connections."""
         self._connections.close()
@@ -281,8 +322,8 @@ class SQLite(Journaled):
 
     # Tables.
 
-    def _create_tables(self, db: sqlite3.Connection) -> None:
-        """Create the tables and triggers that do not exist yet."""
+    def _check_table(self, db: sqlite3.Connection) -> None:
+        """Check an existing table, and learn the types of its keys."""
         types: list[str] = ["blob"]
         uuids: list[str | None] = [None]
         if self.shared:
@@ -295,12 +336,15 @@ class SQLite(Journaled):
             self.translates_keys = len(self._keys) > 1 or uuids != [None]
             if self._where:
                 tables.check_condition(db, self._table, self._where)
-        else:
+        self._columns: SQLiteColumns = SQLiteColumns(self._keys, types, uuids, own=not self.shared)
+
+    def _create_tables(self, db: sqlite3.Connection) -> None:
+        """Create the tables and triggers that do not exist yet."""
+        if not self.shared:
             db.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._t} (key BLOB PRIMARY KEY, value BLOB) "
                 "WITHOUT ROWID"
             )
-        self._columns: SQLiteColumns = SQLiteColumns(self._keys, types, uuids, own=not self.shared)
         new = tables.create_tables(db, self._base, packed=not self.shared)
         self._check_definition(db)
         if new and self.shared:
