@@ -74,6 +74,10 @@ impl<'py> Keys<'py> {
         if keys.is_instance_of::<PyList>() {
             return Keys::objects(keys);
         }
+        if keys.is_exact_instance_of::<PyUntypedArray>() {
+            // No mask and no Arrow interface: asking for them takes longer than a few keys.
+            return Keys::viewed(keys, false)?.map_or_else(|| Keys::objects(keys), Ok);
+        }
         refuse_single(keys)?;
         if let Some(keys) = objects_of_frame(keys)? {
             return Keys::objects(&keys);
@@ -99,6 +103,10 @@ impl<'py> Keys<'py> {
     fn buffer(keys: &Bound<'py, PyAny>) -> PyResult<Option<Found<'py>>> {
         // The buffer of a masked array would show the values that the mask hides.
         let masked = keys.hasattr("mask")? && keys.hasattr("filled")?;
+        Keys::viewed(keys, masked)
+    }
+
+    fn viewed(keys: &Bound<'py, PyAny>, masked: bool) -> PyResult<Option<Found<'py>>> {
         if let Ok(array) = keys.cast::<PyUntypedArray>()
             && array.dtype().kind() == b'M'
             && array.ndim() == 1
