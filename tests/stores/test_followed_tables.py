@@ -156,6 +156,35 @@ def test_changes_come_in_pieces(table):
     assert store.changes(position)[1:] == ([], [], False)
 
 
+def test_the_last_piece_has_what_was_committed_before_it_was_asked_for(table):
+    store = table.store()
+    position, _ = read(store)
+    table("INSERT INTO t SELECT g::text, '' FROM generate_series(1, 10) AS g")
+    first = store.changes(position, limit=8)
+    assert first.more
+    missing = {b"%d" % i for i in range(1, 11)} - {*first.added}
+    gone = min(missing)
+    table(f"INSERT INTO t VALUES ('new', ''); DELETE FROM t WHERE k IN ('a', '{gone.decode()}')")
+    for limit in (8, None):
+        last = store.changes(first.position, limit)
+        assert ({*last.added}, last.removed, last.more) == (
+            (missing - {gone}) | {b"new"},
+            [b"a"],
+            False,
+        )
+
+
+def test_a_piece_can_be_continued_whoever_asks_meanwhile(table):
+    store = table.store()
+    position, _ = read(store)
+    table("INSERT INTO t SELECT g::text, '' FROM generate_series(1, 10) AS g")
+    pieces = [store.changes(position, limit=8) for _ in range(20)]
+    assert {*store.changes(position).added} == {b"%d" % i for i in range(1, 11)}
+    for piece in pieces:
+        rest = store.changes(piece.position, limit=8)
+        assert len({*piece.added, *rest.added}) == 10
+
+
 # Crashes, copies, restarts.
 
 

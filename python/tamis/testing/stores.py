@@ -227,22 +227,30 @@ def a_snapshot_outlives_the_process(case: StoreCase) -> None:
 
 
 def changes_come_in_pieces(case: StoreCase) -> None:
-    """A journal, where the store has one, gives the net changes since a position."""
+    """A journal, where the store has one, gives the net changes since a position.
+
+    Changes that are complete include all writes before the call, also between two pieces, and a
+    position at the end of a piece stays known if others ask for changes meanwhile.
+    """
     with case.writer() as w:
-        since = w.position
-        for start in range(0, 10, 2):
-            w.put(range(start, start + 2))
+        since = start = w.position
+        for first in range(0, 10, 2):
+            w.put(range(first, first + 2))
         w.delete([3, 4])
         w.put([4])
-        held: set[Any] = set()
-        while (changes := w.store.changes(since, limit=5)) is not None:
+        stored, held = {*range(10)} - {3}, set[Any]()
+        while (changes := w.store.changes(since, limit=2)) is not None:
             assert not held.intersection(changes.added)
             assert held.issuperset(changes.removed)
             held = held.union(changes.added).difference(changes.removed)
             since = changes.position
             if not changes.more:
-                assert held == {*range(10)} - {3}
+                assert held == stored
                 break
+            if len(stored) < 14:
+                w.put([len(stored) + 10])
+                stored.add(len(stored) + 10)
+                w.store.changes(start, limit=1)
 
 
 def one_writer_at_a_time(case: StoreCase) -> None:

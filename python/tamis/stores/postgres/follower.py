@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from tamis._clock import now
 from tamis.errors import StoreError
-from tamis.stores.base import BATCH, JOURNAL, Changes, schema_error
+from tamis.stores.base import BATCH, JOURNAL, Changes, PlainKey, schema_error
 from tamis.stores.postgres.columns import PostgresColumns
 from tamis.stores.postgres.connections import READ, WRITE, Connections, run_script
 from tamis.stores.postgres.tables import literal, quote
@@ -58,6 +58,9 @@ _LOCK_TIMEOUT = 50
 
 _FULL = 1 << 20
 """Bytes of a journal after which the next one of the ring is written."""
+
+_CUTS = 8
+"""Changes to keep that were returned in part; more than one, as threads check at the same time."""
 
 _PATIENCE = 1e9
 """Seconds to wait if there is no time-out."""
@@ -89,6 +92,26 @@ class Position(NamedTuple):
         return int(xmax), -len(running.split(",")) if running else 0
 
 
+class _Cut(NamedTuple):
+    """Changes in two parts, the first of which ends at a position of its own."""
+
+    part: Changes
+    rest: Changes
+
+
+def _join(first: Changes, then: Changes) -> Changes | None:
+    """Return the net changes of both; `None` if a key was added or removed twice."""
+    sums: dict[PlainKey, int] = {}
+    for changes in first, then:
+        for keys, sign in (changes.added, 1), (changes.removed, -1):
+            for key in keys:
+                sums[key] = sums.get(key, 0) + sign
+    if any(abs(n) > 1 for n in sums.values()):
+        return None
+    added = [key for key, n in sums.items() if n > 0]
+    return Changes(then.position, added, [key for key, n in sums.items() if n < 0])
+
+
 class Follower:
     """Follows one table. It is thread-safe."""
 
@@ -108,25 +131,29 @@ class Follower:
         self._name = secrets.token_hex(8)
         self._registered: Position | None = None
         self._renewed = 0.0
-        self._rest: tuple[str, Changes] | None = None
-        """A position in the middle of the changes of one check, and the changes after it."""
+        self._cuts: dict[str, _Cut] = {}
+        """Changes that were returned in part, by the positions at which they begin."""
 
     # Change checks.
 
     def changes(self, since: str, limit: int | None = None) -> Changes | None:
         """Return the net changes since a position, or `None` if they are unknown."""
         with self._lock:
-            rest = self._rest
-        if rest is not None and rest[0] == since:
-            return self._cut(rest[1], limit)
-        position = Position.parse(since)
+            cut = self._cuts.get(since)
+            middle = next((c for c in self._cuts.values() if c.part.position == since), None)
+        if cut is not None and limit is not None:
+            return cut.part  # with `more`, so it need not be of this moment
+        position = Position.parse(since if middle is None else middle.rest.position)
         if position is None:
             return None
         self.register(position)
         with self._connections.lend() as db:
             rows = run_script(db, READ, self.changes_query(position), "COMMIT")[1]
         changes = self.to_changes(position, rows)
-        return changes and self._cut(changes, limit)
+        if changes is not None and middle is not None:
+            # Its rest is older than this check, and need not be all.
+            changes = _join(middle.rest, changes)
+        return changes and self._cut(since, changes, limit)
 
     def changes_query(self, since: Position) -> str:
         """Return the query of a change check; `to_changes` reads its rows."""
@@ -154,8 +181,12 @@ class Follower:
             self.columns.from_columns([key for key, net, _ in rows if net < 0]),
         )
 
-    def _cut(self, changes: Changes, limit: int | None) -> Changes:
-        """Return the first changes up to a limit, and keep the others for the next call."""
+    def _cut(self, since: str, changes: Changes, limit: int | None) -> Changes:
+        """Return the first changes up to a limit, and keep the others for a later call.
+
+        Several threads may check for changes since one position. They get the same part, so that
+        the position at its end is known whichever of them goes on.
+        """
         added, removed = changes.added, changes.removed
         if limit is None or len(added) + len(removed) <= max(limit, 1):
             return changes
@@ -164,8 +195,10 @@ class Follower:
         rest = changes._replace(added=added[len(taken[0]) :], removed=removed[len(taken[1]) :])
         middle = f"{changes.position}+{secrets.token_hex(8)}"
         with self._lock:
-            self._rest = middle, rest
-        return Changes(middle, *taken, more=True)
+            cut = self._cuts.setdefault(since, _Cut(Changes(middle, *taken, more=True), rest))
+            while len(self._cuts) > _CUTS:
+                del self._cuts[next(iter(self._cuts))]
+        return cut.part
 
     # Registration and activation.
 
