@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,19 @@ def column(keys: Any) -> Any:
             f"not {type(keys).__name__}"
         )
     return list(keys)
+
+
+def pieces(keys: Any) -> Iterable[Any]:
+    """Yield the keys of an iterator in lists of bounded length; anything else as it is."""
+    if not isinstance(keys, Iterator) or hasattr(keys, "__arrow_c_stream__"):
+        yield keys
+        return
+    while piece := list(itertools.islice(keys, _PIECE)):
+        yield piece
+
+
+_PIECE = 1 << 16
+"""Keys of an iterator that are held at a time."""
 
 
 def _takeable(values: Any) -> Any:

@@ -1,6 +1,7 @@
 //! Filters that adapt: the class of filters that use a remote, and remotes that are Python objects.
 
 use super::batch;
+use super::column::Keys;
 use super::error::catch_damage;
 use super::exit;
 use super::filter::{Deleting, structure};
@@ -127,7 +128,8 @@ impl Adapting {
         insert(self_.py(), shared, &[stored.hash(key)?], remote)
     }
 
-    /// Insert many keys; if one is refused, none is inserted, but the filter may have grown.
+    /// Insert many keys; if one is refused, none is inserted, but the filter may have grown. An
+    /// iterator is read and inserted in pieces, of which earlier ones stay.
     #[pyo3(signature = (keys, remote=None))]
     fn update(
         self_: &Bound<'_, Self>,
@@ -135,8 +137,9 @@ impl Adapting {
         remote: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let (stored, shared) = structure::<Shared>(self_)?;
-        let hashes = batch::hashes(self_.py(), &stored.handle.hasher, keys)?;
-        insert(self_.py(), shared, &hashes, remote)
+        batch::in_pieces(self_.py(), &stored.handle.hasher, Keys::find(keys)?, |hashes| {
+            insert(self_.py(), shared, hashes, remote)
+        })
     }
 
     /// Remove one insertion of the key; KeyError if it is certainly absent.

@@ -1,6 +1,7 @@
 //! Arrays, bytes and lists for Python whose size follows the input: made, or `MemoryError`. The
 //! constructors of the crates `pyo3` and `numpy` panic if Python has no memory left.
 
+use crate::memory;
 use numpy::npyffi::npy_intp;
 use numpy::{
     Element, Ix1, Ix2, PY_ARRAY_API, PyArray, PyArray1, PyArray2, PyArrayDescrMethods, dtype,
@@ -49,4 +50,12 @@ pub fn list<'py, T: PyTypeInfo>(
     let list = PyList::empty(py);
     items.into_iter().try_for_each(|item| list.append(item?))?;
     Ok(list)
+}
+
+/// The items of a list or another iterable. To be used instead of an argument of type `Vec`.
+pub fn items<'py, T>(of: &Bound<'py, PyAny>) -> PyResult<Vec<T>>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error: Into<PyErr>>,
+{
+    memory::collected_ok(of.try_iter()?.map(|item| item?.extract().map_err(Into::into)))
 }

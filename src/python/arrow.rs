@@ -31,7 +31,7 @@ pub fn import(keys: &Bound<'_, PyAny>) -> PyResult<Option<Vec<ArrowPart>>> {
         return Ok(None);
     };
     let mut start = 0;
-    let mut parts = Vec::with_capacity(arrays.len());
+    let mut parts = memory::with_capacity(arrays.len())?;
     for array in arrays {
         if let Some((null, place)) = first_null(&array) {
             let message = format!("keys[{}] is null{place}; {ACCEPTED}", start + null);

@@ -2,7 +2,7 @@
 //! while no Python object is accessed, and on several threads where they help.
 
 use super::arrays;
-use super::column::{CHUNK, Column, INTERRUPTIBLE, Keys};
+use super::column::{CHUNK, Column, Found, INTERRUPTIBLE, Keys};
 use super::error::catch_damage;
 use super::handle::Handle;
 use super::keys::{self, Family, NotAKey, Secret, hash_object, hasher};
@@ -20,7 +20,8 @@ use crate::threads as workers;
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyIterator, PyList};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// From this many keys on, a query uses all cores: below, callers can use their own threads, and
@@ -29,6 +30,82 @@ const THREADED_QUERY: usize = 1 << 22;
 /// From this many keys on, a build uses all cores: it takes longer per key, and only one caller
 /// waits for it.
 pub const THREADED_BUILD: usize = 1 << 18;
+
+/// Many keys to be hashed.
+pub enum Batch<'py> {
+    Keys(Keys<'py>),
+    /// The hashes of an iterable's objects, of which none is kept.
+    Hashes(Vec<Hash128>),
+}
+
+impl<'py> Batch<'py> {
+    pub fn new(keys: &Bound<'py, PyAny>, hasher: &Hasher) -> PyResult<Batch<'py>> {
+        Ok(match Keys::find(keys)? {
+            Found::Keys(keys) => Batch::Keys(keys),
+            Found::Iterable { objects, .. } => {
+                Batch::Hashes(Reader::new(objects).read_all(hasher)?)
+            }
+        })
+    }
+
+    /// The number of keys.
+    pub fn len(&self) -> usize {
+        match self {
+            Batch::Keys(keys) => keys.len(),
+            Batch::Hashes(hashes) => hashes.len(),
+        }
+    }
+}
+
+/// The objects of an iterable, hashed as they are read.
+struct Reader<'py> {
+    objects: Bound<'py, PyIterator>,
+    series: Series,
+}
+
+impl<'py> Reader<'py> {
+    fn new(objects: Bound<'py, PyIterator>) -> Reader<'py> {
+        Reader { objects, series: Series::default() }
+    }
+
+    /// Appends the hashes of the next objects, up to [`INTERRUPTIBLE`]; returns whether there may be
+    /// more.
+    fn read(&mut self, hasher: &Hasher, into: &mut Vec<Hash128>) -> PyResult<bool> {
+        for _ in 0..INTERRUPTIBLE {
+            let Some(key) = self.objects.next() else { return Ok(false) };
+            into.try_push(self.series.hash(hasher, &key?)?)?;
+        }
+        self.objects.py().check_signals()?;
+        Ok(true)
+    }
+
+    fn read_all(mut self, hasher: &Hasher) -> PyResult<Vec<Hash128>> {
+        let mut all = Vec::new();
+        while self.read(hasher, &mut all)? {}
+        Ok(all)
+    }
+}
+
+/// Python objects in a row, which are keys of one kind.
+#[derive(Default)]
+struct Series {
+    family: Option<Family>,
+    count: usize,
+}
+
+impl Series {
+    #[inline(always)]
+    fn hash(&mut self, hasher: &Hasher, key: &Bound<'_, PyAny>) -> PyResult<Hash128> {
+        let (hash, found) = hash_object(hasher, key)
+            .map_err(|reason| reason.named(&format!("keys[{}]", self.count)))?;
+        let before = *self.family.get_or_insert(found);
+        if before != found {
+            return Err(mixed(self.count, key, found, before));
+        }
+        self.count += 1;
+        Ok(hash)
+    }
+}
 
 /// Distinct keys as hashes: `build` counts them, plans, and builds from them.
 #[pyclass(frozen, module = "tamis._native")]
@@ -48,7 +125,8 @@ impl Distinct {
         #[pyo3(from_py_with = keys::seed)] seed: u64,
         #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Distinct> {
-        Distinct::of(py, &Keys::new(keys)?, hasher(seed, key)?)
+        let hasher = hasher(seed, key)?;
+        Distinct::of(py, &Batch::new(keys, &hasher)?, hasher)
     }
 
     fn __len__(&self) -> usize {
@@ -76,7 +154,7 @@ impl Distinct {
 
 impl Distinct {
     /// The distinct hashes of these keys.
-    pub fn of(py: Python<'_>, keys: &Keys<'_>, hasher: Hasher) -> PyResult<Distinct> {
+    pub fn of(py: Python<'_>, keys: &Batch<'_>, hasher: Hasher) -> PyResult<Distinct> {
         let threads = threads(keys.len(), THREADED_BUILD);
         let collected = collected(py, keys, &hasher, threads, |hash| hash)?;
         let hashes = released(py, || distinct::Distinct::new(collected, threads))??;
@@ -94,14 +172,14 @@ impl Distinct {
 /// a range of the keys.
 pub fn collected<T: distinct::Item + Send>(
     py: Python<'_>,
-    keys: &Keys<'_>,
+    keys: &Batch<'_>,
     hasher: &Hasher,
     threads: usize,
     needed: impl Fn(Hash128) -> T + Sync,
 ) -> PyResult<Vec<distinct::Partitions<T>>> {
     let count = keys.len();
     match keys {
-        Keys::Column(column) => {
+        Batch::Keys(Keys::Column(column)) => {
             let collect = |range: Range<usize>| {
                 let mut partitions = distinct::Partitions::new(count, range.len())?;
                 let take = |_, hashes: &[Hash128]| {
@@ -112,12 +190,23 @@ pub fn collected<T: distinct::Item + Send>(
             };
             released(py, || in_ranges(count, threads, collect))?
         }
-        Keys::Objects(list) => {
+        Batch::Keys(Keys::Objects(list)) => {
             let mut partitions = distinct::Partitions::new(count, count)?;
             for_each_chunk(hasher, list, |_, hashes| {
                 partitions.extend_from(hashes.iter().map(|&hash| needed(hash)));
             })?;
             Ok(vec![partitions])
+        }
+        Batch::Hashes(hashes) => {
+            let collect = |range: Range<usize>| {
+                let mut partitions = distinct::Partitions::new(count, range.len())?;
+                for chunk in hashes[range].chunks(CHUNK) {
+                    interrupt::check();
+                    partitions.extend_from(chunk.iter().map(|&hash| needed(hash)));
+                }
+                PyResult::Ok(partitions)
+            };
+            released(py, || in_ranges(count, threads, collect))?
         }
     }
 }
@@ -129,20 +218,28 @@ pub fn contains<'py>(
     hasher: &Hasher,
     keys: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    let keys = Keys::new(keys)?;
+    let keys = Batch::new(keys, hasher)?;
     let answers = arrays::zeros::<bool>(py, keys.len())?;
     // SAFETY: the array is new, so nobody else has it yet.
     let out = unsafe { answers.as_slice_mut()? };
     match keys {
-        Keys::Column(column) => {
+        Batch::Keys(Keys::Column(column)) => {
             released(py, || catch_damage(|| contains_column(kernel, hasher, &column, out)))??
                 .map_err(at_index)?
         }
-        Keys::Objects(list) => catch_damage(|| {
+        Batch::Keys(Keys::Objects(list)) => catch_damage(|| {
             for_each_chunk(hasher, &list, |first, hashes| {
                 let out = &mut out[first..first + hashes.len()];
                 if lock::at_once(|| kernel.contains(hashes, out)).is_none() {
                     briefly(py, || kernel.contains(hashes, out));
+                }
+            })
+        })??,
+        Batch::Hashes(hashes) => released(py, || {
+            catch_damage(|| {
+                for (hashes, out) in hashes.chunks(CHUNK).zip(out.chunks_mut(CHUNK)) {
+                    interrupt::check();
+                    kernel.contains(hashes, out);
                 }
             })
         })??,
@@ -221,15 +318,50 @@ pub fn in_threads<T: Send, E: Send>(
 
 /// The hashes of all keys, in order.
 pub fn hashes(py: Python<'_>, hasher: &Hasher, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Hash128>> {
-    collect(py, hasher, &Keys::new(keys)?)
+    match Batch::new(keys, hasher)? {
+        Batch::Hashes(hashes) => Ok(hashes),
+        keys => collect(py, hasher, &keys).map(Cow::into_owned),
+    }
 }
 
-pub fn collect(py: Python<'_>, hasher: &Hasher, keys: &Keys<'_>) -> PyResult<Vec<Hash128>> {
+pub fn collect<'a>(
+    py: Python<'_>,
+    hasher: &Hasher,
+    keys: &'a Batch<'_>,
+) -> PyResult<Cow<'a, [Hash128]>> {
+    if let Batch::Hashes(hashes) = keys {
+        return Ok(Cow::Borrowed(hashes));
+    }
     let count = keys.len();
     let no_memory = |_| Error::Memory(format!("cannot allocate the hashes of {count} keys"));
     let mut all = memory::with_capacity(count).map_err(no_memory)?;
     for_each(py, hasher, keys, |_, hashes| all.extend_from_slice(hashes))?;
-    Ok(all)
+    Ok(Cow::Owned(all))
+}
+
+/// Hashes keys and hands them to `take`: all at once, or an iterable without a length piece by piece,
+/// so that one of any length needs memory for one piece.
+pub fn in_pieces(
+    py: Python<'_>,
+    hasher: &Hasher,
+    keys: Found<'_>,
+    mut take: impl FnMut(&[Hash128]) -> PyResult<()>,
+) -> PyResult<()> {
+    match keys {
+        Found::Iterable { objects, sized: false } => {
+            let (mut reader, mut piece) = (Reader::new(objects), Vec::new());
+            loop {
+                let more = reader.read(hasher, &mut piece)?;
+                take(&piece)?;
+                piece.clear();
+                if !more {
+                    return Ok(());
+                }
+            }
+        }
+        Found::Iterable { objects, .. } => take(&Reader::new(objects).read_all(hasher)?),
+        Found::Keys(keys) => take(&collect(py, hasher, &Batch::Keys(keys))?),
+    }
 }
 
 /// The hashes of the keys that a kernel accepts, each with its index, and the total number of keys.
@@ -247,10 +379,10 @@ pub fn accepted(
         kept.extend(each.filter(|(_, yes)| *yes).map(|(hash_and_index, _)| hash_and_index));
         TamisResult::Ok(())
     };
-    let keys = Keys::new(keys)?;
+    let keys = Batch::new(keys, hasher)?;
     let count = keys.len();
     let kept = match keys {
-        Keys::Column(column) => {
+        Batch::Keys(Keys::Column(column)) => {
             let collect = |range: Range<usize>| {
                 let (mut kept, mut failed) = (Vec::new(), Ok(()));
                 let take = |first, hashes: &[Hash128]| {
@@ -266,9 +398,9 @@ pub fn accepted(
             let parts = released(py, || in_ranges(column.len(), threads, collect))??;
             memory::joined(&memory::collected(parts.iter().map(|part| &part[..]))?)?
         }
-        Keys::Objects(list) => {
+        objects => {
             let (mut kept, mut failed) = (Vec::new(), Ok(()));
-            for_each_chunk(hasher, &list, |first, hashes| {
+            for_each(py, hasher, &objects, |first, hashes| {
                 if failed.is_ok() {
                     failed = keep(&mut kept, first, hashes);
                 }
@@ -284,50 +416,58 @@ pub fn accepted(
 pub fn for_each(
     py: Python<'_>,
     hasher: &Hasher,
-    keys: &Keys<'_>,
-    chunk: impl FnMut(usize, &[Hash128]) + Send,
+    keys: &Batch<'_>,
+    mut chunk: impl FnMut(usize, &[Hash128]) + Send,
 ) -> PyResult<()> {
     match keys {
-        Keys::Column(column) => {
+        Batch::Keys(Keys::Column(column)) => {
             let all = 0..column.len();
             released(py, || column.for_each_chunk(hasher, all, chunk))?.map_err(at_index)
         }
-        Keys::Objects(list) => for_each_chunk(hasher, list, chunk),
+        Batch::Keys(Keys::Objects(list)) => for_each_chunk(hasher, list, chunk),
+        Batch::Hashes(hashes) => released(py, || {
+            for (index, hashes) in hashes.chunks(CHUNK).enumerate() {
+                interrupt::check();
+                chunk(index * CHUNK, hashes);
+            }
+        }),
     }
 }
 
-/// Inserts every key, or none if one of them is not a key or does not fit.
+/// Inserts every key, or none if one of them is not a key or does not fit. Of an iterable without a
+/// length, this holds for each piece.
 pub fn insert(
     py: Python<'_>,
     kernel: &dyn Kernel,
     hasher: &Hasher,
     keys: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    match Keys::new(keys)? {
-        // None of these keys is invalid, so they need not all be hashed before the first insertion.
-        Keys::Column(column) if !column.may_fail() && !kernel.inserts_at_once() => {
-            let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
-                column.for_each_chunk(hasher, range, |_, hashes| chunk(hashes))
-            };
-            released(py, || {
-                column.check().map_err(at_index)?;
-                catch_damage(|| insert_chunks(kernel, column.len(), chunks))?
-            })?
-        }
-        keys => {
-            let all = collect(py, hasher, &keys)?;
-            // In chunks if removals can undo them, so that readers wait for one chunk, not for all.
-            let step = if kernel.inserts_at_once() { all.len().max(1) } else { CHUNK };
-            let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
-                all[range].chunks(step).for_each(|hashes| {
-                    interrupt::check();
-                    chunk(hashes);
-                });
-                Ok(())
-            };
-            released(py, || catch_damage(|| insert_chunks(kernel, all.len(), chunks))?)?
-        }
+    let keys = Keys::find(keys)?;
+    // None of a column's keys is invalid, so they need not all be hashed before the first insertion.
+    if let Found::Keys(Keys::Column(column)) = &keys
+        && !column.may_fail()
+        && !kernel.inserts_at_once()
+    {
+        let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
+            column.for_each_chunk(hasher, range, |_, hashes| chunk(hashes))
+        };
+        return released(py, || {
+            column.check().map_err(at_index)?;
+            catch_damage(|| insert_chunks(kernel, column.len(), chunks))?
+        })?;
     }
+    in_pieces(py, hasher, keys, |all| {
+        // In chunks if removals can undo them, so that readers wait for one chunk, not for all.
+        let step = if kernel.inserts_at_once() { all.len().max(1) } else { CHUNK };
+        let chunks = |range: Range<usize>, chunk: &mut Chunk<'_>| {
+            all[range].chunks(step).for_each(|hashes| {
+                interrupt::check();
+                chunk(hashes);
+            });
+            Ok(())
+        };
+        released(py, || catch_damage(|| insert_chunks(kernel, all.len(), chunks))?)?
+    })
 }
 
 /// A function called with each chunk of hashes.
@@ -390,7 +530,7 @@ pub fn hash_keys<'py>(
     #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
 ) -> PyResult<Bound<'py, PyArray2<u64>>> {
     let hasher = hasher(seed, key)?;
-    let keys = Keys::new(keys)?;
+    let keys = Batch::new(keys, &hasher)?;
     let rows = arrays::pairs::<u64>(py, keys.len())?;
     // SAFETY: the array is new, so nobody else has it yet.
     let out = unsafe { rows.as_slice_mut()? };
@@ -411,16 +551,10 @@ fn for_each_chunk(
 ) -> PyResult<()> {
     let mut hashes = [Hash128::default(); CHUNK];
     let length = keys.len();
-    let mut family: Option<Family> = None;
+    let mut series = Series::default();
     let (mut first, mut fill) = (0, 0);
     for key in keys.iter() {
-        let (hash, found) = hash_object(hasher, &key)
-            .map_err(|reason| reason.named(&format!("keys[{}]", first + fill)))?;
-        let before = *family.get_or_insert(found);
-        if before != found {
-            return Err(mixed(first + fill, &key, found, before));
-        }
-        hashes[fill] = hash;
+        hashes[fill] = series.hash(hasher, &key)?;
         fill += 1;
         if fill == CHUNK {
             chunk(first, &hashes);

@@ -1,6 +1,6 @@
 //! Bloom filters: created, built, merged, truncated.
 
-use super::batch::{self, Distinct, at_index, in_ranges};
+use super::batch::{self, Batch, Distinct, at_index, in_ranges};
 use super::column::{Column, Keys};
 use super::filter::{Inserting, structure};
 use super::handle::Handle;
@@ -14,6 +14,7 @@ use crate::hyperloglog::{HyperLogLog, MARGIN};
 use crate::kernel::Kernel as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Up to this many keys, distinct ones are counted; above, their number is estimated.
@@ -69,7 +70,8 @@ impl Bloom {
         #[pyo3(from_py_with = keys::seed)] seed: u64,
         #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Handle> {
-        let (keys, hasher) = (Keys::new(keys)?, hasher(seed, key)?);
+        let hasher = hasher(seed, key)?;
+        let keys = Batch::new(keys, &hasher)?;
         let size = |count: usize| size.call1((count,))?.extract::<Size>();
         if keys.len() > COUNTED {
             let many = Many::new(py, &keys, &hasher)?;
@@ -133,15 +135,15 @@ struct Many<'a> {
 /// hashed once.
 enum Hashed<'a> {
     Column(&'a Column),
-    Objects(Vec<Hash128>),
+    Objects(Cow<'a, [Hash128]>),
 }
 
 impl<'a> Many<'a> {
-    fn new(py: Python<'_>, keys: &'a Keys<'_>, hasher: &'a Hasher) -> PyResult<Many<'a>> {
+    fn new(py: Python<'_>, keys: &'a Batch<'_>, hasher: &'a Hasher) -> PyResult<Many<'a>> {
         let count = keys.len();
         let threads = batch::threads(count, batch::THREADED_BUILD);
         let keys = match keys {
-            Keys::Column(column) => Hashed::Column(column),
+            Batch::Keys(Keys::Column(column)) => Hashed::Column(column),
             objects => Hashed::Objects(batch::collect(py, hasher, objects)?),
         };
         Ok(Many { keys, hasher, count, threads })

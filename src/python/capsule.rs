@@ -8,6 +8,7 @@
 
 use super::release;
 use crate::interrupt;
+use crate::memory::TryGrow;
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi_and_data_type};
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{ArrayRef, make_array};
@@ -120,7 +121,7 @@ impl Stream {
                 if array.is_released() {
                     return Ok((arrays, data_type));
                 }
-                arrays.extend(imported(name, array, &data_type, check_type)?);
+                arrays.try_append(imported(name, array, &data_type, check_type)?)?;
             }
         })?
     }

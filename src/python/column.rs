@@ -8,14 +8,16 @@ use super::values::Unit;
 use crate::hash::{Hash128, Hasher};
 use crate::interrupt;
 use crate::key::Plain;
+use crate::memory;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyList, PyString, PyType};
+use pyo3::types::{PyByteArray, PyBytes, PyIterator, PyList, PyString, PyType};
 use std::ops::Range;
 
-/// Objects read from an iterable between two checks for signals: Ctrl-C ends one that never ends.
+/// Objects read from an iterable at a time, and between two checks for signals: Ctrl-C ends one that
+/// never ends.
 pub const INTERRUPTIBLE: usize = 1 << 16;
 
 /// Many keys.
@@ -46,21 +48,44 @@ impl Part {
     }
 }
 
+/// What many keys turned out to be.
+pub enum Found<'py> {
+    Keys(Keys<'py>),
+    /// An iterable, not read yet: a set, a range, a generator, of which only the last has no length.
+    Iterable {
+        objects: Bound<'py, PyIterator>,
+        sized: bool,
+    },
+}
+
 impl<'py> Keys<'py> {
-    /// Finds the cheapest way to read `keys`.
+    /// The keys, for a caller that reads the objects more than once or not to hash them: an iterable
+    /// is read to its end, and its objects are kept.
     pub fn new(keys: &Bound<'py, PyAny>) -> PyResult<Keys<'py>> {
+        match Keys::find(keys)? {
+            Found::Keys(keys) => Ok(keys),
+            Found::Iterable { objects, .. } => listed(objects).map(Keys::Objects),
+        }
+    }
+
+    /// Finds the cheapest way to read `keys`.
+    pub fn find(keys: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         exit::outlast();
         if keys.is_instance_of::<PyList>() {
             return Keys::objects(keys);
+        }
+        if keys.is_exact_instance_of::<PyUntypedArray>() {
+            // No mask and no Arrow interface: asking for them takes longer than a few keys.
+            return Keys::viewed(keys, false)?.map_or_else(|| Keys::objects(keys), Ok);
         }
         refuse_single(keys)?;
         if let Some(keys) = objects_of_frame(keys)? {
             return Keys::objects(&keys);
         }
         if let Some(parts) = arrow::import(keys)? {
-            let parts: Vec<Part> = parts.into_iter().map(Part::Arrow).collect();
+            let parts = memory::collected(parts.into_iter().map(Part::Arrow))?;
             let len = parts.iter().map(Part::len).sum();
-            return Ok(Keys::Column(Column { parts, len }));
+            return Ok(Found::Keys(Keys::Column(Column { parts, len })));
         }
         if let Some(keys) = Keys::buffer(keys)? {
             return Ok(keys);
@@ -75,30 +100,35 @@ impl<'py> Keys<'py> {
     }
 
     /// The keys of a NumPy array or another buffer; `None` if `keys` is neither.
-    fn buffer(keys: &Bound<'py, PyAny>) -> PyResult<Option<Keys<'py>>> {
+    fn buffer(keys: &Bound<'py, PyAny>) -> PyResult<Option<Found<'py>>> {
         // The buffer of a masked array would show the values that the mask hides.
         let masked = keys.hasattr("mask")? && keys.hasattr("filled")?;
+        Keys::viewed(keys, masked)
+    }
+
+    fn viewed(keys: &Bound<'py, PyAny>, masked: bool) -> PyResult<Option<Found<'py>>> {
         if let Ok(array) = keys.cast::<PyUntypedArray>()
             && array.dtype().kind() == b'M'
             && array.ndim() == 1
         {
-            return datetimes(keys, masked).map(|column| Some(Keys::Column(column)));
+            return datetimes(keys, masked).map(|column| Some(Found::Keys(Keys::Column(column))));
         }
         if masked {
             return Keys::objects(&keys.call_method0("tolist")?).map(Some);
         }
         let Ok(buffer) = PyUntypedBuffer::get(keys) else { return Ok(None) };
         Ok(Some(match Strided::new(buffer, None)? {
-            Some(part) => Keys::Column(part.into()),
+            Some(part) => Found::Keys(Keys::Column(part.into())),
             None => Keys::objects(&keys.call_method0("tolist")?)?,
         }))
     }
 
     /// The objects of a list or another iterable.
-    fn objects(keys: &Bound<'py, PyAny>) -> PyResult<Keys<'py>> {
+    fn objects(keys: &Bound<'py, PyAny>) -> PyResult<Found<'py>> {
         if let Ok(list) = keys.cast::<PyList>() {
-            return Ok(Keys::Objects(list.clone()));
+            return Ok(Found::Keys(Keys::Objects(list.clone())));
         }
+        let sized = keys.len().is_ok();
         let objects = keys.try_iter().map_err(|_| {
             let kind = keys.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
             PyTypeError::new_err(format!(
@@ -106,22 +136,7 @@ impl<'py> Keys<'py> {
                  not {kind}"
             ))
         })?;
-        let list = PyList::empty(keys.py());
-        let mut last: Option<Bound<'py, PyType>> = None;
-        for (index, object) in objects.enumerate() {
-            let object = object?;
-            // An iterable may be endless, so the first item that is no key ends it.
-            let kind = object.get_type();
-            if !last.as_ref().is_some_and(|last| last.is(&kind)) {
-                keys::plain(&object).map_err(|reason| reason.named(&format!("keys[{index}]")))?;
-                last = Some(kind);
-            }
-            list.append(object)?;
-            if index % INTERRUPTIBLE == INTERRUPTIBLE - 1 {
-                keys.py().check_signals()?;
-            }
-        }
-        Ok(Keys::Objects(list))
+        Ok(Found::Iterable { objects, sized })
     }
 
     /// The keys as a list of Python objects.
@@ -145,8 +160,9 @@ impl<'py> Keys<'py> {
             }
         };
         match Keys::objects(&objects)? {
-            Keys::Objects(list) => Ok(list),
-            Keys::Column(_) => unreachable!("objects are a list"),
+            Found::Iterable { objects, .. } => listed(objects),
+            Found::Keys(Keys::Objects(list)) => Ok(list),
+            Found::Keys(Keys::Column(_)) => unreachable!("objects are not a column"),
         }
     }
 
@@ -157,6 +173,26 @@ impl<'py> Keys<'py> {
             Keys::Objects(objects) => objects.len(),
         }
     }
+}
+
+/// All objects of an iterable. It may be endless, so the first item that is no key ends it.
+fn listed<'py>(objects: Bound<'py, PyIterator>) -> PyResult<Bound<'py, PyList>> {
+    let py = objects.py();
+    let list = PyList::empty(py);
+    let mut last: Option<Bound<'py, PyType>> = None;
+    for (index, object) in objects.enumerate() {
+        let object = object?;
+        let kind = object.get_type();
+        if !last.as_ref().is_some_and(|last| last.is(&kind)) {
+            keys::plain(&object).map_err(|reason| reason.named(&format!("keys[{index}]")))?;
+            last = Some(kind);
+        }
+        list.append(object)?;
+        if index % INTERRUPTIBLE == INTERRUPTIBLE - 1 {
+            py.check_signals()?;
+        }
+    }
+    Ok(list)
 }
 
 fn refuse_single(keys: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -407,7 +443,7 @@ impl Strided {
                 }
             }
             Item::Text { width, swapped } => {
-                let mut text = Vec::with_capacity(4 * width);
+                let mut text = text_buffer(width).map_err(|reason| (first, reason))?;
                 for (i, out) in out.iter_mut().enumerate() {
                     // SAFETY: `place(i)` is an item of `width` code points of 4 bytes.
                     let code = |j| unsafe { place(i).cast::<u32>().add(j).read_unaligned() };
@@ -453,7 +489,8 @@ impl Strided {
         if self.unit.is_some() {
             return Err((range.start, NotAKey::Type(NO_TEXT.into())));
         }
-        let mut buffer = Vec::new();
+        let width = if let Item::Text { width, .. } = self.item { width } else { 0 };
+        let mut buffer = text_buffer(width).map_err(|reason| (range.start, reason))?;
         for i in range {
             // SAFETY: as in `hash`: an item of the size that its format says.
             let place = unsafe { self.start.offset(i as isize * self.stride) };
@@ -483,6 +520,11 @@ impl Strided {
         }
         Ok(())
     }
+}
+
+/// Memory for the UTF-8 of as many code points.
+fn text_buffer(width: usize) -> Result<Vec<u8>, NotAKey> {
+    memory::with_capacity(4 * width).map_err(|error| NotAKey::Raised(error.into()))
 }
 
 /// Replaces `text` by the UTF-8 of code points, without the zeros at the end; `None` if one is

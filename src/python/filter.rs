@@ -239,7 +239,8 @@ impl Inserting {
         filter.warn_if_overfull(self_.py())
     }
 
-    /// Insert many keys; if one is not a valid key, none is inserted.
+    /// Insert many keys; if one is not a valid key, none is inserted. An iterator is read and inserted
+    /// in pieces, of which earlier ones stay.
     fn update(self_: &Bound<'_, Self>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let filter = self_.as_super().as_super().get();
         batch::insert(self_.py(), &*filter.handle.kernel, &filter.handle.hasher, keys)?;

@@ -1,8 +1,7 @@
 //! Static functions: keys with values in, values out.
 
 use super::arrays;
-use super::batch::{self, Distinct};
-use super::column::Keys;
+use super::batch::{self, Batch, Distinct};
 use super::error::tamis_error;
 use super::filter::{Stored, structure};
 use super::handle::Handle;
@@ -132,7 +131,7 @@ impl Function {
         keys: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<u32>>> {
         let (py, (stored, function)) = (self_.py(), structure::<ribbon::Function>(self_)?);
-        let keys = Keys::new(keys)?;
+        let keys = Batch::new(keys, &stored.handle.hasher)?;
         let values = arrays::zeros::<u32>(py, keys.len())?;
         // SAFETY: the array is new, so nobody else has it yet.
         let out = unsafe { values.as_slice_mut()? };

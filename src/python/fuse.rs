@@ -1,7 +1,6 @@
 //! Binary fuse filters: built.
 
-use super::batch::{Distinct, THREADED_BUILD, collected, threads};
-use super::column::Keys;
+use super::batch::{Batch, Distinct, THREADED_BUILD, collected, threads};
 use super::filter::{Filter, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
@@ -56,7 +55,8 @@ impl Fuse {
         #[pyo3(from_py_with = keys::seed)] seed: u64,
         #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Handle> {
-        let (keys, hasher) = (Keys::new(keys)?, hasher(seed, key)?);
+        let hasher = hasher(seed, key)?;
+        let keys = Batch::new(keys, &hasher)?;
         let size = |count: usize| size.call1((count,))?.extract::<Size>();
         if keys.len() >= TRIED {
             let threads = threads(keys.len(), THREADED_BUILD);

@@ -3,18 +3,19 @@
 use super::adapting::hash_rows;
 use super::arrays;
 use super::batch;
+use super::column::Keys;
 use super::keys::{self, Secret, hash_object, hasher};
-use super::release::released;
+use super::release::{briefly, read, released};
+use crate::error::Result as TamisResult;
 use crate::hash::{Hash128, Hasher};
 use crate::interrupt;
 use crate::kernel::PIECE;
-use crate::lock::{RwLock, WriteGuard};
+use crate::lock::RwLock;
 use crate::memory::{self, TryGrow};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use std::collections::BTreeMap;
 
 /// Rows per part of a scan.
 const PART: usize = 1 << 16;
@@ -26,19 +27,95 @@ pub struct Hashes {
     table: RwLock<Table>,
 }
 
+/// Entries of a leaf.
+const LEAF: usize = 256;
+
+/// Hashes in ascending order, each with its count, in leaves of up to [`LEAF`], none of them empty. It
+/// grows or says that there is no memory, which a map of the standard library cannot.
 #[derive(Default)]
 struct Table {
-    counts: BTreeMap<Hash128, usize>,
+    leaves: Vec<Vec<(Hash128, usize)>>,
     total: usize,
 }
 
-impl Hashes {
-    fn table(&self) -> WriteGuard<'_, Table> {
-        self.table.write()
+impl Table {
+    /// The leaf of a hash, and its place there: of its entry, or where that would be.
+    fn find(&self, hash: Hash128) -> (usize, Result<usize, usize>) {
+        let leaf = self.leaves.partition_point(|leaf| leaf[0].0 <= hash).saturating_sub(1);
+        let entries = self.leaves.get(leaf).map_or(&[][..], |entries| entries);
+        (leaf, entries.binary_search_by_key(&hash, |entry| entry.0))
     }
 
+    fn add(&mut self, hash: Hash128, count: usize) -> TamisResult<()> {
+        let (mut leaf, mut place) = match self.find(hash) {
+            (leaf, Ok(place)) => {
+                self.leaves[leaf][place].1 += count;
+                self.total += count;
+                return Ok(());
+            }
+            (leaf, Err(place)) => (leaf, place),
+        };
+        let is_full = self.leaves.get(leaf).is_none_or(|entries| entries.len() == LEAF);
+        if is_full {
+            self.leaves.reserve_more(1)?;
+            let mut upper = memory::with_capacity(LEAF)?;
+            if let Some(lower) = self.leaves.get_mut(leaf) {
+                upper.extend(lower.drain(LEAF / 2..));
+                self.leaves.insert(leaf + 1, upper);
+                if place > LEAF / 2 {
+                    (leaf, place) = (leaf + 1, place - LEAF / 2);
+                }
+            } else {
+                self.leaves.push(upper);
+            }
+        }
+        self.leaves[leaf].insert(place, (hash, count));
+        self.total += count;
+        Ok(())
+    }
+
+    /// Removes a hash `count` times; returns whether it was stored.
+    fn remove(&mut self, hash: Hash128, count: usize) -> bool {
+        let (leaf, Ok(place)) = self.find(hash) else { return false };
+        let entries = &mut self.leaves[leaf];
+        entries[place].1 -= count;
+        if entries[place].1 == 0 {
+            entries.remove(place);
+            if entries.is_empty() {
+                self.leaves.remove(leaf);
+            }
+        }
+        self.total -= count;
+        true
+    }
+
+    /// The entries from a hash on.
+    fn from(&self, first: Hash128) -> impl Iterator<Item = &(Hash128, usize)> {
+        let leaves = self.leaves.iter().skip(self.find(first).0);
+        leaves.flatten().skip_while(move |entry| entry.0 < first)
+    }
+}
+
+impl Hashes {
     fn hash(&self, key: &Bound<'_, PyAny>) -> PyResult<Hash128> {
         Ok(hash_object(&self.hasher, key).map_err(|reason| reason.named("key"))?.0)
+    }
+
+    /// Stores hashes, which are sorted; if there is no memory for one, none.
+    fn insert(&self, hashes: &[Hash128]) -> TamisResult<()> {
+        for (index, piece) in hashes.chunks(PIECE).enumerate() {
+            interrupt::check();
+            let mut table = self.table.write();
+            for (at, &hash) in piece.iter().enumerate() {
+                if let Err(error) = table.add(hash, 1) {
+                    for &hash in &hashes[..index * PIECE + at] {
+                        table.remove(hash, 1);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -60,51 +137,36 @@ impl Hashes {
     }
 
     /// Return the number of stored hashes, including repetitions.
-    fn __len__(&self) -> usize {
-        self.table.read().total
+    fn __len__(&self, py: Python<'_>) -> usize {
+        read(py, || self.table.read().total)
     }
 
     /// Store the hash of a key, again if it is already stored.
-    fn add(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn add(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let hash = self.hash(key)?;
-        let mut table = self.table();
-        *table.counts.entry(hash).or_default() += 1;
-        table.total += 1;
-        Ok(())
+        Ok(briefly(py, || self.table.write().add(hash, 1))?)
     }
 
-    /// Store the hashes of many keys.
+    /// Store the hashes of many keys; if memory is short, of none. An iterator is read and stored in
+    /// pieces, of which earlier ones stay.
     fn update(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
-        let mut hashes = batch::hashes(py, &self.hasher, keys)?;
-        released(py, || {
-            // A map cannot report a failed allocation, so its memory is tried before.
-            drop(memory::with_capacity::<[u64; 6]>(hashes.len())?);
-            interrupt::sort(&mut hashes);
-            for piece in hashes.chunks(PIECE) {
-                interrupt::check();
-                let mut table = self.table();
-                for same in piece.chunk_by(|one, other| one == other) {
-                    *table.counts.entry(same[0]).or_default() += same.len();
-                }
-                table.total += piece.len();
-            }
-            Ok(())
-        })?
+        batch::in_pieces(py, &self.hasher, Keys::find(keys)?, |hashes| {
+            let mut hashes = memory::copied(hashes)?;
+            released(py, || {
+                interrupt::sort(&mut hashes);
+                Ok(self.insert(&hashes)?)
+            })?
+        })
     }
 
     /// Remove the hash of a key once; KeyError if it is not stored.
-    fn remove(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn remove(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let hash = self.hash(key)?;
-        let mut table = self.table();
-        let Some(count) = table.counts.get_mut(&hash) else {
-            return Err(PyKeyError::new_err(key.clone().unbind()));
-        };
-        *count -= 1;
-        if *count == 0 {
-            table.counts.remove(&hash);
+        if briefly(py, || self.table.write().remove(hash, 1)) {
+            Ok(())
+        } else {
+            Err(PyKeyError::new_err(key.clone().unbind()))
         }
-        table.total -= 1;
-        Ok(())
     }
 
     /// Return the hashes whose first word is from `low` to `high`, with repetitions.
@@ -114,17 +176,16 @@ impl Hashes {
         low: u64,
         high: u64,
     ) -> PyResult<Bound<'py, PyArray2<u64>>> {
-        let table = self.table.read();
-        let mut rows = Vec::new();
-        if low <= high {
-            let range = Hash128 { hi: low, lo: 0 }..=Hash128 { hi: high, lo: u64::MAX };
-            for (hash, count) in table.counts.range(range) {
-                for _ in 0..*count {
+        let rows = briefly(py, || {
+            let (table, mut rows) = (self.table.read(), Vec::new());
+            let entries = table.from(Hash128 { hi: low, lo: 0 });
+            for &(hash, count) in entries.take_while(|entry| entry.0.hi <= high) {
+                for _ in 0..count {
                     rows.try_extend(&[hash.hi, hash.lo])?;
                 }
             }
-        }
-        drop(table);
+            TamisResult::Ok(rows)
+        })?;
         array(py, rows)
     }
 

@@ -331,9 +331,8 @@ pub fn described(key: &Bound<'_, PyAny>) -> NotAKey {
 /// The value of an object where that is short, else its type.
 #[cold]
 pub fn shown(object: &Bound<'_, PyAny>) -> String {
-    let value = object.repr().map_or_else(|_| String::new(), |repr| repr.to_string());
-    match value.chars().count() {
-        1..=40 => value,
+    match object.repr() {
+        Ok(repr) if (1..=40).contains(&repr.len().unwrap_or(0)) => repr.to_string(),
         _ => format!("of type {}", type_name(object)),
     }
 }

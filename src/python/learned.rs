@@ -1,8 +1,8 @@
 //! Learned filters: keys split by their scores, filters joined, queries with scores.
 
 use super::arrays;
-use super::batch::{self, Distinct};
-use super::column::{CHUNK, Keys};
+use super::batch::{self, Batch, Distinct};
+use super::column::CHUNK;
 use super::filter::{Filter, structure};
 use super::handle::Handle;
 use super::keys::{self, Secret, hasher};
@@ -161,7 +161,7 @@ impl LearnedBloom {
         scores: PyReadonlyArray1<'py, f32>,
     ) -> PyResult<Bound<'py, PyArray1<bool>>> {
         let (py, (stored, learned)) = (self_.py(), structure::<Kernel>(self_)?);
-        let keys = Keys::new(keys)?;
+        let keys = Batch::new(keys, &stored.handle.hasher)?;
         let scores = one_each(&scores, keys.len())?;
         let answers = arrays::zeros::<bool>(py, keys.len())?;
         let mut failed = Ok(());

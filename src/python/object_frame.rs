@@ -1,7 +1,8 @@
 //! Data frames of pandas and Polars with columns of Python objects, recognized by their modules.
 
+use super::arrays;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyDict;
 
 /// The keys of a pandas or Polars column or table with a column of Python objects, as an iterable of
 /// objects; `None` for anything else. Their conversion to Arrow would change values: it cuts
@@ -44,6 +45,5 @@ pub fn objects_of_frame<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Option<Bound<
     } else {
         keys.call_method0("rows")?
     };
-    PyList::new(keys.py(), rows.try_iter()?.collect::<PyResult<Vec<_>>>()?)
-        .map(|rows| Some(rows.into_any()))
+    Ok(Some(arrays::list(keys.py(), rows.try_iter()?)?.into_any()))
 }

@@ -1,8 +1,7 @@
 //! Keys by shard, in memory or spilled to disk, for builds larger than one structure or than
 //! memory. Python decides the number of shards and the location of files.
 
-use super::batch::{Distinct, for_each};
-use super::column::Keys;
+use super::batch::{Batch, Distinct, for_each};
 use super::filter::{Filter, structure};
 use super::handle::{Handle, named};
 use super::keys::{self, Secret, hasher};
@@ -119,7 +118,7 @@ impl Spill {
     /// Hashes a column of keys and adds each hash to its partition.
     fn add(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut failed = Ok(());
-        for_each(py, &self.hasher, &Keys::new(keys)?, |_, hashes| {
+        for_each(py, &self.hasher, &Batch::new(keys, &self.hasher)?, |_, hashes| {
             let mut partitions = self.lock();
             let count = partitions.len() as u64;
             for &hash in hashes {

@@ -1,8 +1,7 @@
 //! Keys sent to a build elsewhere: hashed and split by shard, and combined again.
 
 use super::arrays;
-use super::batch::{Distinct, THREADED_BUILD, for_each, threads};
-use super::column::Keys;
+use super::batch::{Batch, Distinct, THREADED_BUILD, for_each, threads};
 use super::handle::{copied, hasher_for};
 use super::keys::{self, Secret, hasher, shown};
 use super::release::released;
@@ -34,7 +33,7 @@ pub fn split<'py>(
     let hasher = hasher(seed, key)?;
     let mut hashes: Vec<Vec<Hash128>> = memory::filled(shards as usize, Vec::new())?;
     let mut failed = Ok(());
-    for_each(py, &hasher, &Keys::new(keys)?, |_, some| {
+    for_each(py, &hasher, &Batch::new(keys, &hasher)?, |_, some| {
         if failed.is_ok() {
             let mut some = some.iter();
             failed = some.try_for_each(|&hash| hashes[shard_of(hash, shards)].try_push(hash));
@@ -65,25 +64,19 @@ impl Shard {
     #[pyo3(signature = (parts, key=None))]
     fn new(
         py: Python<'_>,
-        parts: Vec<Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = arrays::items)] parts: Vec<Bound<'_, PyAny>>,
         #[pyo3(from_py_with = keys::secret)] key: Option<Secret>,
     ) -> PyResult<Shard> {
-        let bytes: Vec<PyBackedPart> = parts
-            .iter()
-            .enumerate()
-            .map(|(i, part)| PyBackedPart::new(i, part))
-            .collect::<PyResult<_>>()?;
+        let bytes = parts.iter().enumerate().map(|(i, part)| PyBackedPart::new(i, part));
+        let bytes: Vec<PyBackedPart> = memory::collected_ok(bytes)?;
         let keyed = key.map(|key| hasher(0, Some(key))).transpose()?;
-        let read: Vec<Part<'_>> = bytes
-            .iter()
-            .enumerate()
-            .map(|(i, bytes)| {
-                Part::read(bytes.as_slice()).map_err(|error| match error {
-                    Error::Format(text) => Error::Format(format!("parts[{i}]: {text}")),
-                    other => other,
-                })
+        let read = bytes.iter().enumerate().map(|(i, bytes)| {
+            Part::read(bytes.as_slice()).map_err(|error| match error {
+                Error::Format(text) => Error::Format(format!("parts[{i}]: {text}")),
+                other => other,
             })
-            .collect::<Result<_, _>>()?;
+        });
+        let read: Vec<Part<'_>> = memory::collected_ok::<_, Error>(read)?;
         let Some(first) = read.first() else {
             return Err(PyValueError::new_err("parts is empty; pass at least one"));
         };

@@ -1,5 +1,6 @@
 //! Dates, timestamps and decimals: single objects of Python, NumPy and pandas.
 
+use super::arrays;
 use super::keys::{Family, NotAKey, described};
 use crate::key::{self, DAY, Plain, SECOND, days_since_1970, with_wide};
 use pyo3::intern;
@@ -109,7 +110,7 @@ fn with_decimal<T>(
     let (sign, digits, exponent): (u8, Bound<'_, PyTuple>, Bound<'_, PyAny>) =
         parts.map_err(NotAKey::Raised)?;
     let Ok(exponent) = exponent.extract::<i64>() else { return Err(described(key)) }; // NaN, infinity
-    let digits: Vec<u8> = digits.extract().map_err(NotAKey::Raised)?;
+    let digits: Vec<u8> = arrays::items(&digits).map_err(NotAKey::Raised)?;
     let Some(last) = digits.iter().rposition(|&digit| digit != 0) else {
         return Ok(then(Plain::signed(0), Family::Numbers));
     };

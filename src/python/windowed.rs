@@ -1,6 +1,7 @@
 //! Windowed filters: created; they answer and insert in one step, in the order of the stream.
 
 use super::batch;
+use super::column::Keys;
 use super::filter::{Inserting, structure};
 use super::keys::shown;
 use super::kinds::kind_class;
@@ -83,7 +84,8 @@ impl Windowed {
         filter.warn_if_overfull(self_.py())
     }
 
-    /// Insert many keys in order, or none of them if one is not a key.
+    /// Insert many keys in order, or none of them if one is not a key. An iterator without times is
+    /// read and inserted in pieces, of which earlier ones stay.
     #[pyo3(signature = (keys, *, at=None))]
     fn update<'py>(
         self_: &Bound<'py, Self>,
@@ -91,13 +93,19 @@ impl Windowed {
         at: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let (filter, windowed) = structure::<Kernel>(self_)?;
-        let hashes = batch::hashes(self_.py(), &filter.handle.hasher, keys)?;
-        let times = Times::new(windowed, at, hashes.len())?;
-        released(self_.py(), || {
-            times.runs(&hashes, |first, end, generation| {
-                windowed.pass(&hashes[first..end], generation, None);
-            });
-        })?;
+        let (py, hasher) = (self_.py(), &filter.handle.hasher);
+        let insert = |hashes: &[Hash128]| {
+            let times = Times::new(windowed, at, hashes.len())?;
+            released(py, || {
+                times.runs(hashes, |first, end, generation| {
+                    windowed.pass(&hashes[first..end], generation, None);
+                });
+            })
+        };
+        match at {
+            None => batch::in_pieces(py, hasher, Keys::find(keys)?, insert)?,
+            Some(_) => insert(&batch::hashes(py, hasher, keys)?)?,
+        }
         filter.warn_if_overfull(self_.py())
     }
 

@@ -3,8 +3,9 @@
 
 use super::matching::{MAX_RUN, Matching};
 use super::{Step, Stream, Telescoping};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::hash::Hash128;
+use crate::memory::{self, TryGrow};
 use crate::quotient::SLOTS;
 use std::ops::Range;
 
@@ -59,9 +60,9 @@ impl Telescoping {
         {
             return Ok(false);
         }
-        let streams: Vec<Stream> = self.streams(stored);
-        let slots: Vec<(u64, u64)> = self.contents(run.clone()).collect();
-        let Some(matching) = self.owners(&streams, &slots) else { return Ok(false) };
+        let streams = self.streams(stored)?;
+        let slots: Vec<(u64, u64)> = memory::collected(self.contents(run.clone()))?;
+        let Some(matching) = self.owners(&streams, &slots)? else { return Ok(false) };
         let mut moved = false;
         for (index, owner) in matching.owners.iter().enumerate() {
             let Some(owner) = owner.filter(|_| stream.fits(mode, bits, slots[index])) else {
@@ -85,13 +86,13 @@ impl Telescoping {
         let (quotient, stream) = Stream::new(&self.table, hash);
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let run = self.table.run(quotient).unwrap_or(0..0);
-        let slots: Vec<(u64, u64)> = self.contents(run.clone()).collect();
+        let slots: Vec<(u64, u64)> = memory::collected(self.contents(run.clone()))?;
         if !slots.iter().any(|slot| stream.fits(mode, bits, *slot)) {
             return Err(Error::Absent("the key is not in the filter".into()).into());
         }
-        let mut streams = self.streams(stored);
-        let Some(mut matching) = self.owners(&streams, &slots) else { return Ok(()) };
-        streams.push(stream);
+        let mut streams = self.streams(stored)?;
+        let Some(mut matching) = self.owners(&streams, &slots)? else { return Ok(()) };
+        streams.try_push(stream)?;
         let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);
         if !matching.place(stored.len(), &fits) {
             return Err(
@@ -111,20 +112,17 @@ impl Telescoping {
         let mut selectors = self.store.selectors(block);
         let mut fresh = Vec::new();
         for (quotient, run) in self.table.runs(self.quotients_of(block)) {
-            let own: Vec<Hash128> = stored
-                .iter()
-                .copied()
-                .filter(|hash| self.table.split(*hash).0 == quotient)
-                .collect();
-            let streams = self.streams(&own);
-            let slots: Vec<(u64, u64)> = self.contents(run.clone()).collect();
-            let Some(matching) = self.owners(&streams, &slots) else { continue };
+            let own = stored.iter().copied();
+            let own = memory::collected(own.filter(|hash| self.table.split(*hash).0 == quotient))?;
+            let streams = self.streams(&own)?;
+            let slots: Vec<(u64, u64)> = memory::collected(self.contents(run.clone()))?;
+            let Some(matching) = self.owners(&streams, &slots)? else { continue };
             for (slot, (content, owner)) in run.zip(slots.iter().zip(&matching.owners)) {
                 let Some(owner) = owner.filter(|_| slot / SLOTS == block && content.1 != 0) else {
                     continue;
                 };
                 selectors[(slot % SLOTS) as usize] = 0;
-                fresh.push((slot, streams[owner].remainder(mode, bits, 0)));
+                fresh.try_push((slot, streams[owner].remainder(mode, bits, 0)))?;
             }
         }
         let code = self.coded(block, &selectors)?;
@@ -137,16 +135,16 @@ impl Telescoping {
         Ok(fresh.len() as u64)
     }
 
-    pub(super) fn streams(&self, hashes: &[Hash128]) -> Vec<Stream> {
-        hashes.iter().map(|hash| Stream::new(&self.table, *hash).1).collect()
+    pub(super) fn streams(&self, hashes: &[Hash128]) -> Result<Vec<Stream>> {
+        memory::collected(hashes.iter().map(|hash| Stream::new(&self.table, *hash).1))
     }
 
     /// A slot for each hash, or `None` if they cannot all have one or the search takes too long.
-    fn owners(&self, streams: &[Stream], slots: &[(u64, u64)]) -> Option<Matching> {
+    fn owners(&self, streams: &[Stream], slots: &[(u64, u64)]) -> Result<Option<Matching>> {
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
         let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);
-        let mut matching = Matching::new(slots.len());
-        (0..streams.len()).all(|hash| matching.place(hash, &fits)).then_some(matching)
+        let mut matching = Matching::new(slots.len())?;
+        Ok((0..streams.len()).all(|hash| matching.place(hash, &fits)).then_some(matching))
     }
 
     fn rewrite(&mut self, slot: u64, remainder: u64, selector: u64) -> Step<()> {
@@ -162,9 +160,13 @@ impl Telescoping {
 }
 
 /// The hashes with one quotient, out of the hashes of a range of words.
-pub(super) fn of_quotient(filter: &Telescoping, quotient: u64, hashes: &[Hash128]) -> Vec<Hash128> {
-    let mut own: Vec<Hash128> =
-        hashes.iter().copied().filter(|hash| filter.table.split(*hash).0 == quotient).collect();
+pub(super) fn of_quotient(
+    filter: &Telescoping,
+    quotient: u64,
+    hashes: &[Hash128],
+) -> Result<Vec<Hash128>> {
+    let own = hashes.iter().copied().filter(|hash| filter.table.split(*hash).0 == quotient);
+    let mut own = memory::collected(own)?;
     own.sort_unstable();
-    own
+    Ok(own)
 }

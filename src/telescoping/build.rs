@@ -7,7 +7,8 @@ use super::{Layout, Mode, Step, Stop, Store, Stream, Telescoping};
 use crate::distinct::Distinct;
 use crate::error::{Error, Result};
 use crate::hash::Hash128;
-use crate::memory::TryGrow;
+use crate::interrupt;
+use crate::memory::{self, TryGrow};
 use crate::quotient::{Builder, SLOTS, Table};
 
 /// A slot to be written.
@@ -141,22 +142,21 @@ impl Telescoping {
         })?;
         let mut assembly = Assembly::new(quotients, bits, self.store.layout(), mode)?;
         let larger = Table::new(quotients, bits)?;
-        stored.sort_unstable();
+        interrupt::sort(&mut stored);
         for own in stored.chunk_by(|a, b| self.table.split(*a).0 == self.table.split(*b).0) {
             let quotient = self.table.split(own[0]).0;
             let run = self.table.run(quotient).unwrap_or(0..0);
-            let slots: Vec<(u64, u64)> = self.contents(run).collect();
-            let streams = self.streams(own);
+            interrupt::check();
+            let slots: Vec<(u64, u64)> = memory::collected(self.contents(run))?;
+            let streams = self.streams(own)?;
             let fits = |hash: usize, slot: usize| streams[hash].fits(mode, bits, slots[slot]);
-            let mut matching = Matching::new(slots.len());
+            let mut matching = Matching::new(slots.len())?;
             let fitting = (0..own.len()).filter(|&hash| (0..slots.len()).any(|i| fits(hash, i)));
-            let unplaced: Vec<usize> =
-                fitting.filter(|&hash| !matching.place(hash, &fits)).collect();
+            let unplaced = memory::collected(fitting.filter(|&hash| !matching.place(hash, &fits)))?;
             let owned = matching.owners.iter().zip(&slots);
             let owned = owned.filter_map(|(owner, (_, selector))| Some(((*owner)?, *selector)));
-            let mut entries: Vec<Entry> = owned
-                .chain(unplaced.into_iter().map(|hash| (hash, 0)))
-                .map(|(owner, selector)| {
+            let entries =
+                owned.chain(unplaced.into_iter().map(|hash| (hash, 0))).map(|(owner, selector)| {
                     let (quotient, stream) = Stream::new(&larger, own[owner]);
                     let selector = match mode {
                         Mode::Telescoping => selector,
@@ -166,8 +166,8 @@ impl Telescoping {
                     let remainder = stream.remainder(mode, bits, selector);
                     let fresh = Some(stream.remainder(mode, bits, 0));
                     Entry { quotient, remainder, selector, fresh }
-                })
-                .collect();
+                });
+            let mut entries = memory::collected(entries)?;
             entries.sort_unstable();
             for entry in entries {
                 assembly.push(entry)?;
@@ -203,10 +203,10 @@ impl Telescoping {
             entries.clear();
             for filter in [self, other] {
                 for (quotient, run) in filter.table.runs(block * SLOTS..(block + 1) * SLOTS) {
-                    entries.extend(filter.contents(run).map(|(remainder, selector)| {
+                    entries.try_append(filter.contents(run).map(|(remainder, selector)| {
                         let fresh = (selector == 0).then_some(remainder);
                         Entry { quotient, remainder, selector, fresh }
-                    }));
+                    }))?;
                 }
             }
             entries.sort_unstable();

@@ -4,6 +4,7 @@ use super::code::{Code, Selectors};
 use super::{AHEAD, Step, Stop, Stream, Telescoping};
 use crate::error::Error;
 use crate::hash::Hash128;
+use crate::memory;
 use crate::processor::{Processor, on_best};
 use crate::quotient::SLOTS;
 use std::ops::Range;
@@ -96,7 +97,7 @@ impl Telescoping {
         let (quotient, stream) = Stream::new(&self.table, hash);
         let run = self.table.run(quotient).unwrap_or(0..0);
         let (mode, bits) = (self.store.mode(), self.table.remainder_bits());
-        let slots: Vec<(u64, u64)> = self.contents(run.clone()).collect();
+        let slots: Vec<(u64, u64)> = memory::collected(self.contents(run.clone()))?;
         let mut fitting =
             slots.iter().enumerate().filter(|(_, slot)| stream.fits(mode, bits, **slot));
         let Some((index, content)) = fitting.next() else {

@@ -6,6 +6,9 @@
 //! times, make a long run, and matching takes up to the cube of its length: after [`MAX_STEPS`] the
 //! search is abandoned, which is safe.
 
+use crate::error::Result;
+use crate::memory;
+
 /// The longest run that is adapted. Random keys never make a longer one: a quotient has at most one
 /// key on average, and more than 64 with probability 1e-90.
 pub const MAX_RUN: u64 = 64;
@@ -23,18 +26,21 @@ pub struct Matching {
 
 impl Matching {
     /// An empty matching of this many slots.
-    pub fn new(slots: usize) -> Matching {
-        Matching { owners: vec![None; slots], steps: 0 }
+    pub fn new(slots: usize) -> Result<Matching> {
+        Ok(Matching { owners: memory::filled(slots, None)?, steps: 0 })
     }
 
     /// Gives hash `index` a slot of its own, and moves others if necessary. Returns `false`, and
-    /// changes nothing, if that is impossible or takes too long. `fits(hash, slot)` says whether a
+    /// changes nothing, if that is impossible or takes too long or too much memory. `fits(hash, slot)` says whether a
     /// hash fits a slot.
     pub fn place(&mut self, index: usize, fits: &impl Fn(usize, usize) -> bool) -> bool {
         let slots = self.owners.len();
         // By slot: the slot whose owner would move here; itself if the new hash would.
-        let mut from: Vec<Option<usize>> = vec![None; slots];
-        let mut queue = Vec::with_capacity(slots);
+        let (Ok(mut from), Ok(mut queue)) =
+            (memory::filled::<Option<usize>>(slots, None), memory::with_capacity(slots))
+        else {
+            return false;
+        };
         self.steps += slots;
         for (slot, from) in from.iter_mut().enumerate() {
             if fits(index, slot) {
@@ -98,7 +104,7 @@ mod tests {
     #[test]
     fn steps_are_bounded() {
         let steps = |length: usize| {
-            let mut matching = Matching::new(length);
+            let mut matching = Matching::new(length).unwrap();
             let placed = (0..length).filter(|&hash| matching.place(hash, &|_, _| true)).count();
             (matching.steps, placed)
         };
@@ -119,7 +125,7 @@ mod tests {
                     random & (random >> 20) & 255
                 })
                 .collect();
-            let mut matching = Matching::new(8);
+            let mut matching = Matching::new(8).unwrap();
             let fits = |hash: usize, slot: usize| edges[hash] >> slot & 1 == 1;
             let placed = (0..6).filter(|&hash| matching.place(hash, &fits)).count();
             assert_eq!(placed, largest(&edges, 0));

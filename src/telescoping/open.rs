@@ -5,6 +5,7 @@ use super::{KIND, Layout, Mode, Shared, Store, Telescoping};
 use crate::bits::Buffer;
 use crate::error::{Error, Result};
 use crate::format::{Head, SECTION_BITS, SECTION_SELECTORS, Section};
+use crate::memory;
 use crate::quotient::{SLOTS, Table};
 
 impl Shared {
@@ -78,7 +79,7 @@ impl Telescoping {
         let mut filter =
             Telescoping { table, store, max_steps: 0, version: 0, forgotten: 0, shares };
         let mut free_from = 0;
-        let mut used = vec![0u64; blocks(&filter.table)];
+        let mut used = memory::filled(blocks(&filter.table), 0u64)?;
         for (_, run) in filter.table.runs(0..quotients) {
             for slot in run.start.max(free_from)..run.end {
                 used[(slot / SLOTS) as usize] |= 1 << (slot % SLOTS);

@@ -130,7 +130,7 @@ impl Shared {
                 continue;
             }
             let quotient = inner.filter.table().split(hashes[first]).0;
-            let stored = of_quotient(&inner.filter, quotient, &stored);
+            let stored = of_quotient(&inner.filter, quotient, &stored)?;
             let mut stopped = None;
             while let Some((&index, later)) = own.split_first() {
                 if inner.filter.table().split(hashes[index]).0 != quotient {
@@ -214,7 +214,7 @@ impl Shared {
             if inner.filter.version() != version {
                 continue;
             }
-            let stored = of_quotient(&inner.filter, quotient(&inner.filter), &stored);
+            let stored = of_quotient(&inner.filter, quotient(&inner.filter), &stored)?;
             let removed = inner.filter.remove_known(hash, &stored);
             drop(inner);
             match removed {
@@ -244,7 +244,7 @@ impl Shared {
             for (index, stored) in runs.iter().enumerate().take(known) {
                 let table = inner.filter.table();
                 let quotient = table.split(hashes[index]).0;
-                let mut stored = of_quotient(&inner.filter, quotient, stored);
+                let mut stored = of_quotient(&inner.filter, quotient, stored)?;
                 // Hashes that are removed next keep their slots until then.
                 let later = hashes[index + 1..].iter();
                 stored.extend(later.filter(|hash| table.split(**hash).0 == quotient));
@@ -287,9 +287,14 @@ impl Shared {
         for _ in 0..TRIES {
             let version = self.with(Telescoping::version);
             let stored = remote.scan()?;
+            // Readers go on meanwhile. After a change, the hashes are read again.
+            let build =
+                |filter: &Telescoping| (filter.version() == version).then(|| filter.grown(stored));
+            let Some(grown) = self.with(build) else { continue };
+            let grown = without_remote(grown)?;
             let mut inner = self.write()?;
             if inner.filter.version() == version {
-                inner.filter = without_remote(inner.filter.grown(stored))?;
+                inner.filter = grown;
                 inner.capacity = capacity::doubled(inner.capacity);
                 return Ok(());
             }

@@ -108,8 +108,89 @@ def other_calls(keys, folder):
     yield "text-build", lambda: tamis.text.SearchIndex.build(texts)
     yield "text-search", lambda: index.search("word-1 word-2")
     yield "text-save", lambda: index.save(os.path.join(folder, "text.tamis"))
+    yield "text-texts", lambda: [index.text(str(i)) for i in range(300)]
+    yield "text-open", lambda: tamis.text.SearchIndex.open(os.path.join(folder, "text.tamis"))
     yield "workload", lambda: tamis.Workload.from_queries(queries, keys=keys)
+    yield "workload-generator", lambda: tamis.Workload.from_queries(map(int, queries), keys=keys)
     yield "dedup", lambda: list(tamis.dedup(keys[:20_000].tolist(), window=10_000))
+    yield "update-generator", lambda: tamis.Bloom(KEYS, fpr=0.01).update(map(int, keys))
+    yield "contains-wide-text", lambda: tamis.Bloom(9, fpr=0.01).contains(WIDE)
+    yield from hashes_calls(keys)
+    yield from learned_calls(folder)
+    yield from lake_calls(folder)
+    yield "guard-close", lambda: guard_with_snapshot(keys[:50_000], folder)
+
+
+# One key of many characters, which has to be copied to be hashed.
+WIDE = np.array(["x" * 300_000, "y"])
+
+
+def hashes_calls(keys):
+    """Calls of a table of hashes."""
+    stored = tamis.stores.Hashes(keys)
+    own = tamis.stores.Hashes()
+    yield "hashes-build", lambda: tamis.stores.Hashes(keys)
+    yield "hashes-update", lambda: own.update(keys)
+    yield "hashes-run", lambda: stored.run(0, 2**62)
+    yield "hashes-scan", lambda: list(stored.scan())
+
+
+def learned_calls(folder):
+    """Calls of filters that have a classifier of text."""
+    rng = np.random.default_rng(1)
+    letters = np.array(list("abcdefghijkl"))
+    keys, others, few = (
+        ["".join(row) for row in rng.choice(letters[part], (n, 12))]
+        for part, n in ((slice(8), 20_000), (slice(4, 12), 20_000), (slice(4, 12), 2000))
+    )
+    model = tamis.learned.train(keys[:1000], few, kind="logistic", buckets=64)
+    plan = tamis.StableLearned.plan(
+        model.scores(keys[1000:3000]), model.scores(few), bits=2**20, fpr=0.05, gap=10_000
+    )
+    builds = {
+        "learned": lambda: tamis.LearnedBloom.build(keys, nonmembers=others, model=model, fpr=0.01),
+        "stable-learned": lambda: tamis.StableLearned(model, plan),
+    }
+    for name, build in builds.items():
+        made = build()
+        frame, pickled = made.to_bytes(), pickle.dumps(made)
+        yield f"{name}-build", build
+        yield f"{name}-contains", lambda made=made: made.contains(keys)
+        yield f"{name}-to_bytes", made.to_bytes
+        yield f"{name}-from_bytes", lambda frame=frame: tamis.from_bytes(frame)
+        yield f"{name}-save", lambda made=made: made.save(os.path.join(folder, "learned.tamis"))
+        yield f"{name}-loads", lambda pickled=pickled: pickle.loads(pickled)
+        if hasattr(made, "seen_many"):
+            yield f"{name}-seen_many", lambda made=made: made.seen_many(keys)
+    yield "model-scores", lambda: model.scores(keys)
+    yield "grams", lambda: tamis.learned.train(keys[:5000], few, kind="logistic", buckets=64)
+
+
+def lake_calls(folder):
+    """Calls of an index of Parquet files, if pyarrow is there; its own memory is not tamis's."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        return
+    from tamis.parquet import SkippingIndex
+
+    lake = Path(folder) / "lake"
+    lake.mkdir()
+    for i in range(3):
+        column = np.arange(i * 20_000, (i + 1) * 20_000)
+        pq.write_table(pa.table({"k": column}), lake / f"{i}.parquet", row_group_size=5000)
+    path = lake / "index.tamis"
+    index = SkippingIndex.build(lake / "*.parquet", columns=["k"], path=path)
+    yield "lake-open", lambda: SkippingIndex.open(path)
+    yield "lake-row_groups", lambda: index.row_groups({"k": list(range(0, 60_000, 7))})
+
+
+def guard_with_snapshot(keys, folder):
+    """Fill a guard, and close it, which writes its snapshot."""
+    guard = tamis.Guard(tamis.stores.Memory(), snapshot=os.path.join(folder, "guard.tamis"))
+    guard.put_many(dict.fromkeys(keys.tolist(), b""))
+    guard.close()
 
 
 def limited(bytes_):

@@ -116,6 +116,82 @@ def test_readers_answer_while_a_batch_is_written(cls):
     assert len(counts - {0, len(keys)}) > 0
 
 
+class Counted(str):
+    """Knows how many of its kind there are, and how many there were at most."""
+
+    alive = most = 0
+
+    def __new__(cls, value):
+        Counted.alive += 1
+        Counted.most = max(Counted.most, Counted.alive)
+        return super().__new__(cls, value)
+
+    def __del__(self):
+        Counted.alive -= 1
+
+
+ITERATOR_CALLS = {
+    "Bloom.build": lambda keys: tamis.Bloom.build(keys, fpr=0.01),
+    "Fuse.build": lambda keys: tamis.Fuse.build(keys, fpr=0.01),
+    "Cuckoo.build": lambda keys: tamis.Cuckoo.build(keys, fpr=0.01),
+    "contains": lambda keys: tamis.Bloom(10, fpr=0.01).contains(keys),
+    "update": lambda keys: tamis.Quotient(10**6, fpr=0.01).update(keys),
+    "Windowed.update": lambda keys: tamis.Windowed(10**5, fpr=0.01).update(keys),
+    "Windowed.seen_many": lambda keys: tamis.Windowed(10**5, fpr=0.01).seen_many(keys),
+    "StableBloom.seen_many": lambda keys: tamis.StableBloom(9, fpr=0.1, fnr=0.1).seen_many(keys),
+    "Telescoping.update": lambda keys: tamis.Telescoping(10**6, fpr=0.01, seed=0).update(keys),
+    "Hashes.update": lambda keys: tamis.stores.Hashes().update(keys),
+    "hash_keys": tamis.hash_keys,
+    "split": lambda keys: tamis.split(keys, 3),
+}
+
+
+@pytest.mark.parametrize("call", ITERATOR_CALLS)
+def test_keys_of_an_iterator_are_not_kept(call):
+    Counted.alive = Counted.most = 0
+    ITERATOR_CALLS[call](Counted(i) for i in range(100_000))
+    assert Counted.most < 10
+
+
+def test_queries_of_an_iterator_are_counted_in_pieces():
+    """Pieces and the distinct queries are held, not the whole log."""
+    Counted.alive = Counted.most = 0
+    w = tamis.Workload.from_queries(Counted(i % 1000) for i in range(300_000))
+    assert Counted.most < 150_000  # the last piece and the next one
+    whole = tamis.Workload.from_queries([str(i % 1000) for i in range(300_000)])
+    assert w.head(10) == whole.head(10)
+    assert (w.unseen, w.psi(100)) == (whole.unseen, whole.psi(100))
+
+
+def unread(keys):
+    yield from keys
+    pytest.fail("the iterator was read to its end")
+
+
+@pytest.mark.parametrize("cls", [tamis.Cuckoo, tamis.Telescoping])
+def test_an_endless_iterator_ends_where_it_no_longer_fits(cls):
+    """Each piece is inserted before the next one is read; pieces that were inserted stay."""
+    f = cls(100_000, fpr=0.01)
+    with pytest.raises(tamis.CapacityError):
+        f.update(unread(range(1_000_000)))
+    assert f.contains(range(len(f))).all()
+    assert 50_000 < len(f) < 200_000
+
+
+def test_an_iterator_with_a_wrong_key_leaves_whole_pieces():
+    f, piece = tamis.Quotient(10**6, fpr=1e-6), 1 << 16
+    with pytest.raises(TypeError, match=rf"keys\[{piece + 5}\] is None"):
+        f.update(iter([*range(piece + 5), None]))
+    assert len(f) == piece
+    with pytest.raises(TypeError, match=rf"keys\[{piece}\] is 'a', text"):
+        f.update(iter([*range(piece), "a"]))
+    for keys in ([*range(piece + 5), None], (*range(piece + 5), None)):
+        before = f.to_bytes()
+        with pytest.raises(TypeError):
+            f.update(keys)
+        assert f.to_bytes() == before
+
+
 class Itself:
     """Has every method by which a batch is recognized, and each returns the object."""
 

@@ -19,7 +19,7 @@ from tamis._checks import (
     check_workload,
     warn_if_kinds_differ,
 )
-from tamis._columns import as_list, show_key
+from tamis._columns import as_list, pieces, show_key
 from tamis._format import facts_html, format_rate
 from tamis.planning.stacked.frequencies import Frequencies, Steps, Zipf
 from tamis.workload.counts import QueryCosts, ValueCounts, check_weights
@@ -97,8 +97,9 @@ class Workload:
         """
         if keys is not None:
             warn_if_kinds_differ(keys, queries, "queries")
+        batches = [queries] if costs is not None else pieces(queries)
         batch = None if costs is None else [costs]
-        return cls.from_batches([queries], keys=keys, costs=batch, max_distinct=MAX_KEYS)
+        return cls.from_batches(batches, keys=keys, costs=batch, max_distinct=MAX_KEYS)
 
     @classmethod
     def from_batches(

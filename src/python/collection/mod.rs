@@ -15,7 +15,9 @@ pub use frame::TextOptions;
 pub use resident::Resident;
 pub use sliced::Sliced;
 
+use super::arrays;
 use super::batch::Distinct;
+use super::exit;
 use super::files::{Buffered, Files, Object};
 use super::handle::hasher_of;
 use super::keys::{self, Secret, hasher};
@@ -30,6 +32,7 @@ use frame::{Opened, Place};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
@@ -96,8 +99,12 @@ pub struct Filters {
 }
 
 impl Filters {
+    /// The filters as they are now; a set that is being added is awaited without the interpreter.
     fn directory(&self) -> Arc<Directory> {
-        self.directory.read().clone()
+        match self.directory.try_read() {
+            Some(directory) => directory.clone(),
+            None => exit::attached(|py| briefly(py, || self.directory.read().clone())),
+        }
     }
 }
 
@@ -222,8 +229,8 @@ impl Filters {
         &self,
         py: Python<'_>,
         other: &Filters,
-        ids: Vec<usize>,
-        names: Vec<String>,
+        #[pyo3(from_py_with = arrays::items)] ids: Vec<usize>,
+        #[pyo3(from_py_with = arrays::items)] names: Vec<String>,
     ) -> PyResult<()> {
         if !self.hasher.same_as(&other.hasher) || self.texts != other.texts {
             let message = "collections must have the same seed or secret key to be merged".into();
@@ -253,15 +260,24 @@ impl Filters {
     }
 
     /// Puts the filters, all of which were added, into another order: `order[i]` becomes filter i.
-    fn reorder(&self, order: Vec<usize>) -> PyResult<()> {
-        let mut directory = self.directory.write();
+    fn reorder(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arrays::items)] order: Vec<usize>,
+    ) -> PyResult<()> {
         let refused = || PyValueError::new_err("order must have each number of a filter once");
-        *directory = Arc::new(directory.reordered(&order)?.ok_or_else(refused)?);
-        Ok(())
+        briefly(py, || {
+            let mut directory = self.directory.write();
+            *directory = Arc::new(directory.reordered(&order)?.ok_or_else(refused)?);
+            Ok(())
+        })
     }
 
     /// The filters except these.
-    fn without(&self, mut ids: Vec<usize>) -> PyResult<Filters> {
+    fn without(
+        &self,
+        #[pyo3(from_py_with = arrays::items)] mut ids: Vec<usize>,
+    ) -> PyResult<Filters> {
         ids.sort_unstable();
         let rest = self.directory().without(&ids)?;
         let (files, hasher, texts) = (self.files.clone(), self.hasher.clone(), self.texts.clone());
@@ -277,15 +293,13 @@ impl Filters {
     }
 
     /// The names of all filters.
-    fn names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        Ok(released(py, || {
+    fn names<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let names = released(py, || {
             let mut names = Vec::new();
-            self.directory().each_name(&self.files, |name| {
-                names.push(name.to_owned());
-                Ok(())
-            })?;
+            self.directory().each_name(&self.files, |name| names.try_push(name.to_owned()))?;
             crate::error::Result::Ok(names)
-        })??)
+        })??;
+        arrays::list(py, names.iter().map(|name| Ok(PyString::new(py, name))))
     }
 
     fn find(&self, name: &str) -> PyResult<Option<usize>> {

@@ -1,5 +1,6 @@
 //! Bit-sliced prefixes in memory: lookups of one key or many in all sets, and searches for several.
 
+use super::super::arrays;
 use super::super::batch;
 use super::super::files::{Files, Tail};
 use super::super::keys::hash_object;
@@ -119,7 +120,11 @@ impl Sliced {
 
     /// Memory of this many sets apart from their bits, by class, with at most this many segments in all.
     #[staticmethod]
-    fn max_overhead(classes: Vec<usize>, sets: usize, segments: usize) -> usize {
+    fn max_overhead(
+        #[pyo3(from_py_with = arrays::items)] classes: Vec<usize>,
+        sets: usize,
+        segments: usize,
+    ) -> usize {
         sliced::Sliced::max_overhead(&classes, sets, segments)
     }
 
