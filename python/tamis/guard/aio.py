@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tamis._checks import check_int
 from tamis._native import key_list
+from tamis.errors import StoreError
 from tamis.guard.opening import check_is_store, closing_parts
 from tamis.guard.statistics import GuardStats, Window
 from tamis.guard.sync import Adapt, Guard, Read, Steps, read_pairs
@@ -142,6 +143,9 @@ class AsyncGuard:
                     answer = await self._in_thread(guard.driver.refresh)
         except StopIteration as end:
             return end.value
+        except StoreError:
+            guard.count_error(step)
+            raise
 
     async def _read(self, keys: list[PlainKey]) -> list[Value | None]:
         if self._reader is not None:

@@ -95,6 +95,7 @@ class Page:
             | {
                 "observed_fpr": stats.observed_fpr,
                 "interval": [x if math.isfinite(x) else None for x in stats.interval],
+                "staleness": stats.staleness if math.isfinite(stats.staleness) else None,
             },
             "series": {
                 name: [getattr(point, name) for point in points] for name in points[0]._fields
