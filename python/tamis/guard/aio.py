@@ -225,7 +225,9 @@ class AsyncGuard:
         """Whether the guard was closed."""
         return self._closing is not None
 
-    def serve(self, port: int = 0, *, host: str = "127.0.0.1", token: str | None = None) -> Page:
+    def serve(
+        self, port: int | range = 0, *, host: str = "127.0.0.1", token: str | None = None
+    ) -> Page:
         """Serve a page that shows the guard at work; see `tamis.Guard.serve`."""
         return self.guard.serve(port, host=host, token=token)
 

@@ -540,12 +540,15 @@ class Guard:
 
         return draw_history(self.history, self.filter.expected_fpr, ax)
 
-    def serve(self, port: int = 0, *, host: str = "127.0.0.1", token: str | None = None) -> Page:
+    def serve(
+        self, port: int | range = 0, *, host: str = "127.0.0.1", token: str | None = None
+    ) -> Page:
         """Serve a web page with the guard's statistics until the page or the guard is closed.
 
-        ``page.url`` is its address; port 0 selects a free port. A ``host`` other than the loopback
-        requires a ``token``, which becomes part of the URL. While the page is open, the guard
-        samples queries for absent keys, which costs about a microsecond per query.
+        ``page.url`` is its address; port 0 selects a free port, and a range its first free port:
+        each worker of a service has a guard, and a page, of its own. A ``host`` other than the
+        loopback requires a ``token``, which becomes part of the URL. While the page is open, the
+        guard samples queries for absent keys, which costs about a microsecond per query.
         """
         from tamis.guard.page import Page
 

@@ -355,7 +355,6 @@ class Postgres(Journaled):
             self._connections, names, self._keys, self._value, self._where, self._check_columns
         )
         self._columns = self._followed.columns
-        self.translates_keys = len(self._keys) > 1 or self._columns.types == ["uuid"]
         with self._reading() as db:
             self._check_definition(db)
 
