@@ -11,6 +11,7 @@ from stand_in import Prefixes
 
 import tamis
 from tamis import stores
+from tamis.guard import statistics, sync
 
 
 def test_a_false_positive_is_fixed(fresh_stand_in):
@@ -257,3 +258,85 @@ def test_an_adaptive_stack_grows_from_the_store(kind, tmp_path):
             assert g.stats.rebuilds == 1
             assert len(g.filter.layers) == 1
             assert g.get_many([5, 1000]) == ["x", "z"]
+
+
+class Seconds:
+    """A clock that only a store's requests advance."""
+
+    def __init__(self, monkeypatch, store, read, adapt):
+        """Let a read, and a look into the index of hashes, take so many seconds."""
+        self.at = 0.0
+        monkeypatch.setattr(sync.time, "perf_counter", lambda: self.at)
+        for name, seconds in (("get_many", read), ("runs", adapt)):
+            monkeypatch.setattr(store, name, self._taking(seconds, getattr(store, name)))
+
+    def _taking(self, seconds, request):
+        def request_and_wait(*arguments):
+            self.at += seconds
+            return request(*arguments)
+
+        return request_and_wait
+
+
+def false_positives(g, count):
+    found = (i for i in range(10_000, 10**9) if i in g.filter)
+    return [next(found) for _ in range(count)]
+
+
+def test_a_false_positive_is_adapted_to_once_its_reads_have_cost_as_much(monkeypatch):
+    store = stores.SQLite(":memory:")
+    with tamis.Guard(store, tamis.Telescoping(capacity=1000, fpr=2**-5, seed=3), lease=3600) as g:
+        g.put_many((i, "x") for i in range(500))
+        first, *others = false_positives(g, 40)
+        clock = Seconds(monkeypatch, store, read=1.0, adapt=5.0)
+        g.get(first)  # what adapting costs is not known before
+        assert (g.stats.adaptations, g.stats.adaptations_deferred) == (1, 0)
+        before = clock.at
+        for key in others:  # none of them returns
+            g.get(key)
+        assert (g.stats.adaptations, g.stats.adaptations_deferred) == (1, 39)
+        assert clock.at - before == 39
+        before = clock.at
+        for _ in range(20):
+            assert g.get(others[0]) is None
+        # Five reads, of which one was before, then the adaptation.
+        assert (clock.at - before, g.stats.adaptations) == (4 + 5, 2)
+        assert g.get_many(others[1:]) == [None] * 38
+        assert g.stats.adaptations_skipped == 0
+
+
+def test_an_adaptation_that_is_cheaper_than_a_read_is_made_at_once(monkeypatch):
+    store = stores.SQLite(":memory:")
+    with tamis.Guard(store, tamis.Telescoping(capacity=1000, fpr=2**-5, seed=3), lease=3600) as g:
+        g.put_many((i, "x") for i in range(500))
+        Seconds(monkeypatch, store, read=2.0, adapt=1.0)
+        for key in false_positives(g, 20):
+            g.get(key)
+        assert (g.stats.adaptations, g.stats.adaptations_deferred) == (20, 0)
+
+
+def test_no_stream_makes_adaptations_cost_more_than_reads_or_a_key_return_for_ever():
+    """With any number of false positives between those of one key, which returns."""
+    rng = np.random.default_rng(7)
+    rental, read, price = statistics.Rental(), 1.0, 20.0
+    victim, reads, adaptations, waited, waits = 12345, 0, 0, 0, []
+    for strangers in rng.integers(0, 3000, 2000).tolist():
+        words = [*rng.integers(0, 2**63, strangers).tolist(), victim]
+        due = rental.due(words, read, price)
+        reads, adaptations, waited = reads + len(words), adaptations + len(due), waited + 1
+        if strangers in due:
+            waits.append(waited)
+            waited = 0
+    assert adaptations * price <= reads * read
+    assert max(waits) <= 4 * price
+    assert np.mean(waits) <= price
+
+
+def test_a_stall_hardly_changes_an_average():
+    average = statistics.Average()
+    for _ in range(100):
+        average.add(1.0)
+    average.add(1000.0)
+    assert average.value < 1.1
+    average.add(200.0, 100)  # 2 seconds each, a hundred times
+    assert 1.9 < average.value < 2.1

@@ -1,6 +1,7 @@
 """What a guard answers from memory, and what it waits for."""
 
 import gc
+import logging
 import sqlite3
 import threading
 import time
@@ -12,6 +13,7 @@ from guards import absent_key, quotient, set_lease, telescoping, until
 
 import tamis
 from tamis import _native, stores
+from tamis.guard import statistics, sync
 from tamis.stores.base import Changes
 
 
@@ -203,6 +205,43 @@ def test_a_strict_no_costs_one_change_check():
         assert g.get(1) == "x"  # a "yes" is confirmed by the read itself
     assert store.asked - before == {"change_token": 20, "get_many": 20, "changes": 20}
     assert g.stats.change_checks == checks + 20
+
+
+@pytest.mark.parametrize(("check", "read", "reported"), [(3.0, 2.0, True), (1.0, 2.0, False)])
+def test_change_checks_that_cost_more_than_the_reads_they_save_are_reported_once(
+    check, read, reported, monkeypatch, caplog
+):
+    store, at = Faulty(shared=True), [0.0]
+    g = tamis.Guard(store, quotient())
+    g.put_many((i, b"x") for i in range(100))
+    monkeypatch.setattr(sync.time, "perf_counter", lambda: at[0])
+    get_many, changes = store.get_many, store.changes
+
+    def slow_get(keys):
+        at[0] += read
+        return get_many(keys)
+
+    def slow_changes(since, limit=None):
+        at[0] += check
+        return changes(since, limit)
+
+    monkeypatch.setattr(store, "get_many", slow_get)
+    monkeypatch.setattr(store, "changes", slow_changes)
+    monkeypatch.setattr(store, "change_token", lambda: None)
+    monkeypatch.setattr(statistics, "_LOG_SECONDS", 0.0)
+    with caplog.at_level(logging.WARNING, logger="tamis.guard"):
+        for i in range(3000):
+            g.get(10_000 + i)
+    lines = [line for line in caplog.messages if "does not pay" in line]
+    assert len(lines) == reported
+    if reported:
+        assert "takes 3000000 µs" in lines[0]
+        assert "save" in lines[0]
+        assert 'max_staleness="100ms"' in lines[0]
+    stale = tamis.Guard(Faulty(shared=True), quotient(), max_staleness="100ms")
+    assert stale._payoff is None
+    stale.close()
+    g.close()
 
 
 def test_what_others_write_is_denied_at_most_for_max_staleness(monkeypatch):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from importlib.resources import files
 
 import pytest
@@ -291,6 +293,109 @@ def test_a_client_that_says_nothing_holds_nobody_up():
         silent.close()
 
 
+# Attacks, by whoever can connect.
+
+
+def connected(page):
+    host, port = page.url.split("/")[2].split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def answer(page, request):
+    """All that the page says to a request of any bytes, until it hangs up."""
+    with connected(page) as client:
+        with suppress(OSError):  # it may hang up before it has read everything
+            client.sendall(request)
+        parts = []
+        with suppress(ConnectionResetError):
+            while part := client.recv(65536):
+                parts.append(part)
+        return b"".join(parts)
+
+
+def test_connections_are_limited_before_a_token_is_checked(monkeypatch):
+    monkeypatch.setattr(pages, "_MAX_CONNECTIONS", 4)
+    with guard() as g:
+        page = g.serve(token=TOKEN)
+        before = threading.active_count()
+        silent = [connected(page) for _ in range(4)]
+        until(lambda: threading.active_count() == before + 4)
+        for _ in range(20):
+            assert answer(page, b"GET / HTTP/1.0\r\n\r\n") == b""
+        assert threading.active_count() == before + 4
+        for client in silent:
+            client.close()
+        until(lambda: threading.active_count() == before)
+        fetch(page.url, f"/data?token={TOKEN}")
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_hung_up_on(monkeypatch):
+    monkeypatch.setattr(pages, "_MAX_SECONDS", 0.2)
+    with guard() as g, connected(g.serve()) as client:
+        client.settimeout(0.05)
+
+        def hung_up():
+            try:
+                client.sendall(b"x")
+                return client.recv(1) == b""
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        until(hung_up)
+
+
+def test_no_more_of_a_request_is_read_than_it_may_have():
+    with guard() as g:
+        page = g.serve(token=TOKEN)
+        headers = [b"X-%d: %s\r\n" % (i, b"x" * 1000) for i in range(80)]
+        late = b"Authorization: Bearer " + TOKEN.encode() + b"\r\n"
+        begin, end = b"GET /data HTTP/1.1\r\n", b"\r\n"
+        assert b" 200 " in answer(page, begin + late + end)
+        assert b" 200 " not in answer(page, b"".join([begin, *headers, late, end]))
+        assert b" 200 " not in answer(page, b"GET /" + b"x" * 60_000 + late + end)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET //[ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET http://[::1/data HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\0\xff" * 100 + b"\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\n: :\r\n\0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n",
+        b"\r\n" * 1000,
+        b"GET",
+    ],
+)
+def test_malformed_requests_get_an_error_and_print_nothing(request_bytes, capfd):
+    with guard() as g:
+        page = g.serve()
+        with connected(page) as client:
+            client.sendall(request_bytes)
+            client.shutdown(socket.SHUT_WR)
+            said = client.recv(65536)
+        assert b" 200 " not in said
+        fetch(page.url)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_workers_share_a_range_of_ports():
+    with guard() as one, guard() as two, guard() as three:
+        first = int(one.serve().url.split(":")[-1].strip("/"))
+        second = two.serve(range(first, min(first + 50, 65536)))
+        assert first < int(second.url.split(":")[-1].strip("/")) < first + 50
+        assert json.loads(fetch(second.url)[0])["name"] == "users"
+        with pytest.raises(OSError, match=f"cannot serve on port {first} .* pass a range of ports"):
+            three.serve(first)
+        with pytest.raises(OSError, match="cannot serve on port"):
+            three.serve(range(first, first + 1))
+        with pytest.raises(ValueError, match="port must be from 0 to 65535, not 65536"):
+            three.serve(range(65000, 65537))
+
+
 # What is kept for it.
 
 
@@ -319,6 +424,19 @@ def test_the_sample_is_bounded_and_even(monkeypatch):
     assert 50 <= len(kept) <= 100
     steps = {b - a for a, b in itertools.pairwise(kept)}
     assert steps == {128} or steps == {256}
+
+
+def test_of_long_keys_a_digest_is_sampled():
+    sample = pages.Sample()
+    long = "x" * 10**6
+    sample.add(
+        ["short", long, long + "y", long, long.encode(), ("a", long), (1,) * 1000, "\ud800" * 99]
+    )
+    kept = sample.read()
+    assert max(len(repr(key)) for key in kept) < 200
+    assert kept[0] == "short"
+    assert kept[1] == kept[3] != kept[2]
+    assert kept[5] == ("a", kept[1])
 
 
 def test_the_sample_has_absent_keys_only():

@@ -238,7 +238,7 @@ def test_text_is_not_taken_for_a_number(tmp_path):
     db.execute("INSERT INTO t VALUES (12, 'twelve')")
     with tamis.Guard(stores.SQLite(path, table="t", key="k", value="v"), telescoping()) as g:
         assert g.store.get_many([b"12", 12]) == [None, "twelve"]
-        assert g.delete("12") is False
+        assert g.delete(b"12") is False
         assert g.get(12) == "twelve"
     db.close()
 

@@ -1,8 +1,10 @@
 """Each store implements the protocol; tested on a real server where there is one."""
 
+import datetime
 import itertools
 import os
 import threading
+from decimal import Decimal
 
 import pytest
 from servers import postgres_url, redis_url  # noqa: F401
@@ -202,9 +204,12 @@ def test_postgres_refuses_what_it_cannot_guard(table):
         with pytest.raises(ValueError, match=says):
             stores.Postgres(url, **arguments)
     with tamis.Guard(in_place(table), telescoping()) as g:
-        assert g.get(5) is None
-        with pytest.raises(TypeError, match="cannot hold the key"):
-            g.put(5, "x")
+        for call in (g.get, g.maybe, g.delete, lambda key: g.put(key, "x")):
+            for key in (5, ("a", "b"), Decimal("1.5"), datetime.date(2024, 1, 1)):
+                with pytest.raises(TypeError, match=r"'\w+', of type text, must be text, not "):
+                    call(key)
+        with pytest.raises(TypeError, match="must be text, not 5"):
+            g.get_many(["a", 5])
 
 
 # Folders that are no database.

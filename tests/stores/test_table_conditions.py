@@ -376,5 +376,5 @@ def test_what_several_columns_cannot_hold_is_absent(columns):
         assert columns.to_column(wrong) is None
     with pytest.raises(TypeError, match=r"column 'a' and 'b' of 't' cannot hold the key \(5, 5\)"):
         columns.require_column(plain_key((5, 5)), "t")
-    with pytest.raises(TypeError, match="a key of column 'b' must be text, bytes, an integer or"):
+    with pytest.raises(TypeError, match=r"column 'b', of type \w+, must be an integer, not dat"):
         columns.to_plain((b"x", datetime.date(2024, 1, 1)))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tamis._checks import check_int
 from tamis._native import key_list
+from tamis.errors import StoreError
 from tamis.guard.opening import check_is_store, closing_parts
 from tamis.guard.statistics import GuardStats, Window
 from tamis.guard.sync import Adapt, Guard, Read, Steps, read_pairs
@@ -142,6 +143,9 @@ class AsyncGuard:
                     answer = await self._in_thread(guard.driver.refresh)
         except StopIteration as end:
             return end.value
+        except StoreError:
+            guard.count_error(step)
+            raise
 
     async def _read(self, keys: list[PlainKey]) -> list[Value | None]:
         if self._reader is not None:
@@ -221,7 +225,9 @@ class AsyncGuard:
         """Whether the guard was closed."""
         return self._closing is not None
 
-    def serve(self, port: int = 0, *, host: str = "127.0.0.1", token: str | None = None) -> Page:
+    def serve(
+        self, port: int | range = 0, *, host: str = "127.0.0.1", token: str | None = None
+    ) -> Page:
         """Serve a page that shows the guard at work; see `tamis.Guard.serve`."""
         return self.guard.serve(port, host=host, token=token)
 

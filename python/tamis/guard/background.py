@@ -45,6 +45,8 @@ class Task:
         self._after, self._delay = 0.0, _FIRST_DELAY
         self._logged = False
         self._closed = False
+        self.failures = 0
+        """How often it failed."""
         self.thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -79,6 +81,7 @@ class Task:
         try:
             self._work()
         except Exception as error:
+            self.failures += 1
             if not self._logged:
                 self._logged = True
                 self._log.error(
@@ -102,7 +105,7 @@ class Follower:
 
     def __init__(self, driver: Driver, max_staleness: float) -> None:
         """Start the thread. It ends with the guard, also if that is never closed."""
-        self._wake, self._closed = threading.Event(), False
+        self._wake, self._closed, self.failures = threading.Event(), False, 0
         self.wake = self._wake.set
         """Lets it check the store now."""
         self._stop_watching = driver.store.watch(self.wake)
@@ -141,6 +144,7 @@ class Follower:
                 if not failed:
                     driver.log.error("following the store failed", exc_info=True)
                 failed = True
+            self.failures += failed
             latest = driver.replica.gate.denied + driver.replica.gate.found
             idle, answered = latest == answered, latest
             wait = max(self._interval, _IDLE_INTERVAL) if idle or failed else self._interval
@@ -159,7 +163,7 @@ class Sharer:
     def __init__(self, driver: Driver, lease: float) -> None:
         """Start the thread. It ends with the guard, also if that is never closed."""
         self._closed = threading.Event()
-        self._lease = lease
+        self._lease, self.failures = lease, 0
         self._known: object = None
         """Identifies the snapshot that this guard took over last."""
         self._changes, self._capacity = -_MIN_CHANGES, 0
@@ -193,8 +197,10 @@ class Sharer:
                     driver.try_lease()
                 self.step(driver)
             except (StoreError, OSError) as error:
+                self.failures += 1
                 driver.log.warning("the snapshot could not be shared: %s", error)
             except Exception:
+                self.failures += 1
                 driver.log.error("sharing the snapshot failed", exc_info=True)
             wait = max(SHARING_INTERVAL, _SHARE * (time.monotonic() - start))
             del driver

@@ -282,6 +282,16 @@ class Driver:
         """Return whether this guard holds the lease."""
         return self.protocol.holds_lease(now())
 
+    @property
+    def failures(self) -> dict[str, int]:
+        """How often work in the background has failed, by its name."""
+        failures = {name: task.failures for name, task in self.tasks.items()}
+        if self.follower is not None:
+            failures["follow"] += self.follower.failures
+        if self.sharer is not None:
+            failures["share"] = self.sharer.failures
+        return failures
+
     def check_usable(self) -> None:
         """Raise an error if the guard is closed, or belongs to the parent of this process."""
         if self.replica.gate.forked:
@@ -294,8 +304,8 @@ class Driver:
 
     # Queries.
 
-    def refresh(self) -> bool:
-        """Return whether the filter's "no" counts now; if not, start to bring it up to date.
+    def refresh(self) -> str | None:
+        """Return `None` if the filter's "no" counts now, or else why not: one of `REASONS`.
 
         With ``on_failure="pass"``, the guard's tables may be missing or forbidden: then the query
         goes to the store, which raises an error if it is unreachable.
@@ -304,12 +314,17 @@ class Driver:
         at = now()
         self._audit_if_due(at)
         try:
-            return self.run(p.Asked(at)) is Verdict.ANSWER
+            if self.run(p.Asked(at)) is Verdict.ANSWER:
+                return None
         except StoreError as error:
             if not self._passes:
                 raise
             self._pass_on(error)
-            return False
+            self._counters.count_error("check")
+            return "failed"
+        if not self.protocol.trusted:
+            return "rebuilding"
+        return "behind" if self.protocol.behind else "busy"
 
     def _pass_on(self, error: StoreError) -> None:
         self.log.warning("queries go to the store, as the guard does not work: %s", error)

@@ -8,6 +8,8 @@ machine. Elsewhere it is served only with a token, which every request must brin
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import hmac
 import ipaddress
 import json
@@ -17,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -37,18 +40,29 @@ _COMPARE_EVERY, _COMPARE_SHARE = 10.0, 50
 
 _MIN_TOKEN = 16
 
+_MAX_CONNECTIONS, _MAX_SECONDS = 32, 10.0
+"""Connections at a time, and seconds for each, so that clients who are slow, or many, keep neither
+threads nor memory. Both hold before a token is checked."""
+
+_MAX_REQUEST = 16 << 10
+"""Bytes of a request, with its headers."""
+
 _MAX_POINTS = 600
 _MAX_QUERIES = 20_000
 _MIN_QUERIES = 500
 """Sampled queries for absent keys that a comparison of filters needs."""
+_MAX_KEY, _MAX_PARTS = 64, 16
+"""Characters of a sampled key, in whose place a digest is kept if it is longer, and its parts."""
 
 
 class Page:
     """A web page that shows a guard, until the page or the guard is closed."""
 
-    def __init__(self, guard: Guard, port: int, host: str, token: str | None) -> None:
-        """Start to serve; port 0 is any free one."""
-        loopback = check_address(port, host, token)
+    def __init__(self, guard: Guard, port: int | range, host: str, token: str | None) -> None:
+        """Start to serve; port 0 is any free one, and of a range it is the first free one."""
+        ports: Any = port if isinstance(port, range) and port else [port]
+        for each in ports:
+            loopback = check_address(each, host, token)
         self._guard, self.sample, self._series = guard, Sample(), Series()
         self._compared: dict[str, Any] | None = None
         self._closed = threading.Event()
@@ -56,20 +70,26 @@ class Page:
         class Handler(_Handler):
             page, needs_token, needs_local_host = self, token, loopback and token is None
 
-        class Server(ThreadingHTTPServer):
+        class Server(_Server):
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            daemon_threads = True
 
-        try:
-            self._server = Server((host, port), Handler)
-        except OSError as error:
-            raise type(error)(
-                error.errno, f"cannot serve on port {port} of {host}: {error.strerror}"
-            ) from None
+        for each in ports:
+            try:
+                self._server = Server((host, each), Handler)
+                break
+            except OSError as error:
+                taken = error.errno == errno.EADDRINUSE
+                if taken and each != ports[-1]:
+                    continue
+                hint = "; for workers of one service, pass a range of ports" if taken else ""
+                raise type(error)(
+                    error.errno, f"cannot serve on port {each} of {host}: {error.strerror}{hint}"
+                ) from None
         shown = f"[{host}]" if ":" in host else host
         query = f"?token={token}" if token else ""
         self.url = f"http://{shown}:{self._server.server_address[1]}/{query}"
         """Where the page is, with its token if it has one."""
+        guard.log.info("serves its page at %s", self.url.partition("?")[0])
         self._series.record(guard.stats)
         self._threads = [
             threading.Thread(target=work, name=f"tamis page {name}", daemon=True)
@@ -95,6 +115,7 @@ class Page:
             | {
                 "observed_fpr": stats.observed_fpr,
                 "interval": [x if math.isfinite(x) else None for x in stats.interval],
+                "staleness": stats.staleness if math.isfinite(stats.staleness) else None,
             },
             "series": {
                 name: [getattr(point, name) for point in points] for name in points[0]._fields
@@ -189,7 +210,7 @@ class Sample:
             for key in keys:
                 self._count += 1
                 if self._count % self._step == 0:
-                    self._queries.append(key)
+                    self._queries.append(_shortened(key))
                     if len(self._queries) >= _MAX_QUERIES:
                         self._queries = self._queries[1::2]
                         self._step *= 2
@@ -202,6 +223,16 @@ class Sample:
         """Return the sampled queries."""
         with self._lock:
             return list(self._queries)
+
+
+def _shortened(key: Any) -> Any:
+    """Return a key, or a digest in its place if it is long: it is only compared with others."""
+    if isinstance(key, tuple):
+        return tuple(map(_shortened, key[:_MAX_PARTS]))
+    if not isinstance(key, str | bytes) or len(key) <= _MAX_KEY:
+        return key
+    data = key.encode(errors="surrogatepass") if isinstance(key, str) else key
+    return hashlib.blake2b(data, digest_size=_MAX_KEY // 4).hexdigest()
 
 
 def compare_filters(guard: Guard, queries: list[Any]) -> dict[str, Any] | None:
@@ -275,15 +306,64 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+class _Server(ThreadingHTTPServer):
+    """A server of a limited number of connections, each for a limited time."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._connections: dict[Any, float] = {}
+        """When each is closed at the latest."""
+        super().__init__(*arguments)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Return whether to answer a client, or to hang up as there are too many."""
+        if len(self._connections) >= _MAX_CONNECTIONS:
+            return False
+        self._connections[request] = time.monotonic() + _MAX_SECONDS
+        return True
+
+    def service_actions(self) -> None:
+        """Hang up on clients whose time is over, also on those who send a byte now and then."""
+        at = time.monotonic()
+        self._hang_up([request for request, end in [*self._connections.items()] if at >= end])
+
+    def _hang_up(self, requests: list[Any]) -> None:
+        for request in requests:
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self._connections.pop(request, None)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Close the server and its connections."""
+        super().server_close()
+        self._hang_up([*self._connections])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing about a client that hung up, or was hung up on."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     page: Page
     needs_token: str | None
     needs_local_host: bool
-    timeout = 10  # a silent client must not occupy a thread
     server_version, sys_version = "tamis", ""
 
+    def setup(self) -> None:
+        """Read no more than a request may have."""
+        super().setup()
+        self.rfile = _Limited(self.rfile)  # type: ignore[assignment]
+
     def do_GET(self) -> None:
-        where = urlsplit(self.path)
+        try:
+            where = urlsplit(self.path)
+        except ValueError:
+            self._answer(400, "text/plain", "the address is malformed")
+            return
         if self.needs_local_host and not _is_loopback(_hostname(self.headers.get("Host", ""))):
             self._answer(403, "text/plain", "this page is served to localhost only")
         elif self.needs_token and not self._has_token(where.query):
@@ -334,3 +414,17 @@ def _hostname(header: str) -> str:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:
         return ""
+
+
+class _Limited:
+    """The first bytes of a request; what comes after them is not read."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._left = file, _MAX_REQUEST
+        self.close = file.close
+
+    def readline(self, limit: int = _MAX_REQUEST) -> bytes:
+        """Return the next line, or the part of it that may be read."""
+        line: bytes = self._file.readline(min(limit, self._left))
+        self._left -= len(line)
+        return line

@@ -423,6 +423,12 @@ class Protocol:
         """Return whether this guard holds the lease."""
         return at < self.lease_until
 
+    def staleness(self, at: float) -> float:
+        """Return for how long the filter may lack keys of the store; infinite if never checked."""
+        if not self.shared and not self.behind and self.holds_lease(at):
+            return 0.0  # the lease keeps others from writing
+        return max(at - self._level_at, 0.0)
+
     def may_write(self, at: float) -> bool:
         """Return whether a write may begin without `WriteWanted`."""
         return self.shared or (at < self.renew_at and not (self.outcome_unknown or self.behind))

@@ -1,12 +1,14 @@
-"""The counters of a guard, its history, a monitor of its false-positive rate, and its log."""
+"""The counters of a guard, its costs and history, a monitor of its rate, and its log."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from array import array
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from tamis._clock import now
@@ -14,6 +16,14 @@ from tamis._native import Gate
 from tamis.planning.rates import interval
 
 _logger = logging.getLogger("tamis.guard")
+
+REASONS = "rebuilding", "behind", "busy", "failed"
+"""Why queries are sent to the store: the filter is not trusted; the store has more changes than a
+query waits for; another call is changing the filter; or the guard's tables do not work, with
+``on_failure="pass"``."""
+
+FAILURES = "read", "check", "adapt", "write", "rebuild", "follow", "renew", "audit", "share"
+"""What an error of the store made fail: steps of calls, then work in the background."""
 
 _LOG_SECONDS = 10.0
 """Between two lines of one kind."""
@@ -84,10 +94,19 @@ class GuardStats:
     """Queries of `maybe` that the filter accepted; the guard does not know their outcome."""
     passed: int = 0
     """Queries sent to the store because the filter could not be trusted at the time."""
+    passed_because: dict[str, int] = field(default_factory=dict)
+    """These by reason: rebuilding (the filter is not trusted), behind (more changes than a query
+    waits for), busy (another call is changing the filter) or failed (the guard's tables do not
+    work, with ``on_failure="pass"``)."""
+    errors: dict[str, int] = field(default_factory=dict)
+    """Errors of the store by what failed: read, check (for changes), adapt, write, or work in the
+    background: rebuild, follow, renew (the lease), audit, share (the snapshot)."""
     adaptations: int = 0
     """False positives that the filter adapted to."""
     adaptations_skipped: int = 0
     """False positives it did not adapt to: over the limit, overtaken by a write, or unfixable."""
+    adaptations_deferred: int = 0
+    """False positives whose wasted reads have not cost as much as adapting to them would."""
     change_checks: int = 0
     """How often the store was checked for changes of its keys, by queries or in the background."""
     audits: int = 0
@@ -98,6 +117,15 @@ class GuardStats:
     """How often the filter was built from, or checked against, the store's keys."""
     trusted: bool = True
     """Whether the filter is in use; otherwise every query goes to the store."""
+    holds_lease: bool = False
+    """Whether this guard holds the lease, so that it may write."""
+    staleness: float = 0.0
+    """Seconds since the filter surely had all keys of the store: 0 under a lease that keeps others
+    from writing, infinite before the first change check."""
+    behind: bool = False
+    """Whether it knows of changes that it has not applied yet."""
+    unsettled: int = 0
+    """Keys of writes with an unknown outcome."""
     expected_fpr: float = 0.0
     """The false-positive rate that the filter predicts."""
     memory: int = 0
@@ -137,6 +165,7 @@ class Counters:
         self._lock = threading.Lock()
         numbers = (field.name for field in fields(GuardStats) if field.type in (int, "int"))
         self._counts = dict.fromkeys(numbers, 0)
+        self._passed, self._errors = Counter[str](), Counter[str]()
         # Repeats by a word of the hash, for words that end in `_sampled` zero bits.
         self._repeats: dict[int, int] = {}
         self._sampled = 0
@@ -146,6 +175,17 @@ class Counters:
         with self._lock:
             for name, amount in amounts.items():
                 self._counts[name] += amount
+
+    def count_passed(self, queries: int, reason: str) -> None:
+        """Count queries that were sent to the store, and why."""
+        self.count(queries=queries, passed=queries)
+        with self._lock:
+            self._passed[reason] += queries
+
+    def count_error(self, kind: str) -> None:
+        """Count an error of the store, by what failed."""
+        with self._lock:
+            self._errors[kind] += 1
 
     def count_repeats(self, words: list[int]) -> None:
         """Count how often false positives repeat, each given by a word of its hash."""
@@ -159,20 +199,20 @@ class Counters:
                 mask = (1 << self._sampled) - 1
                 self._repeats = {w: n for w, n in self._repeats.items() if w & mask == 0}
 
-    def read(
-        self, *, trusted: bool, expected_fpr: float, rebuild_seconds: float = 0.0, **more: int
-    ) -> GuardStats:
-        """Return the current counts; ``more`` are counts kept elsewhere."""
+    def read(self, *, trusted: bool, expected_fpr: float, **more: Any) -> GuardStats:
+        """Return the current counts; ``more`` are fields and counts kept elsewhere."""
         with self._lock:
-            counts = {name: count + more.get(name, 0) for name, count in self._counts.items()}
+            counts = {name: n + more.pop(name, 0) for name, n in self._counts.items()}
+            more["errors"] = dict(self._errors + Counter(more.get("errors")))
             # The expectation of Σ f² over the false positives is Σ f²·p: the variance, if p ≪ 1.
             variance = float(sum(n * n for n in self._repeats.values()) << self._sampled)
             return GuardStats(
                 **counts,
+                **more,
+                passed_because=dict(self._passed),
                 trusted=trusted,
                 expected_fpr=expected_fpr,
                 variance=variance,
-                rebuild_seconds=rebuild_seconds,
             )
 
 
@@ -365,3 +405,82 @@ class Limit:
             taken = min(wanted, int(self._left))
             self._left -= taken
             return taken
+
+
+class Average:
+    """A running average of durations in seconds, in which a single stall counts little."""
+
+    _WINDOW = 64
+    """Durations to average over, about."""
+    _MAX_STEP = 4.0
+    """A duration counts as at most this many times the average so far."""
+
+    def __init__(self) -> None:
+        self.value, self.count = 0.0, 0
+
+    def add(self, seconds: float, times: int = 1) -> None:
+        """Count something that was done so many times in this time."""
+        each = seconds / times
+        if self.count:
+            each = min(each, self._MAX_STEP * self.value)
+        self.count += times
+        self.value += (each - self.value) * min(times, self._WINDOW) / min(self.count, self._WINDOW)
+
+
+class Rental:
+    """Whether to adapt to a false positive: if its wasted reads have cost as much as adapting.
+
+    Whether a key will be queried again is unknown, so this is the ski-rental problem: one who rents
+    until the rent has reached the price, and then buys, pays at most twice what the future would
+    have told to pay. The reads are added up in a table by hash that does not tell keys apart. Keys
+    that share an entry are adapted to sooner, but all adaptations never cost more than all wasted
+    reads, and no number of keys makes it forget one that returns.
+    """
+
+    _ENTRIES = 1 << 14
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spent = array("d", bytes(8 * self._ENTRIES))
+
+    def due(self, words: list[int], read: float, price: float) -> list[int]:
+        """Add the cost of one read to each false positive; return the indices of those to adapt to.
+
+        ``words`` are words of their hashes, ``read`` and ``price`` the costs of a wasted read and
+        of an adaptation.
+        """
+        due = []
+        with self._lock:
+            for i, word in enumerate(words):
+                entry = word % self._ENTRIES
+                spent = self._spent[entry] + read
+                if spent >= price:
+                    spent = 0.0  # also if adapting fails: it is not tried again at each read
+                    due.append(i)
+                self._spent[entry] = spent
+        return due
+
+
+class Payoff:
+    """Whether the change checks of a strict guard cost less than the reads that they save."""
+
+    _MIN_CHECKS, _MIN_READS = 1000, 16
+
+    def __init__(self, reads: Average) -> None:
+        """``reads`` is the cost of a read of the store."""
+        self._reads, self._checks, self._reported = reads, Average(), False
+
+    def record(self, seconds: float, saved: int) -> tuple[float, float] | None:
+        """Count a change check; ``saved`` are the reads that all so far have saved.
+
+        Return both costs per change check, once, if the checks cost more.
+        """
+        self._checks.add(seconds)
+        known = self._checks.count >= self._MIN_CHECKS and self._reads.count >= self._MIN_READS
+        if self._reported or not known:
+            return None
+        saves = self._reads.value * saved / self._checks.count
+        if self._checks.value <= saves:
+            return None
+        self._reported = True
+        return self._checks.value, saves

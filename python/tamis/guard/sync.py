@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
@@ -10,16 +11,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from tamis._checks import MAX_SECONDS, check_number, one_of, parse_duration
+from tamis._clock import now
 from tamis._format import facts_html, format_rate, format_size
 from tamis._native import Lookup, key_list, plain_key, plain_keys
 from tamis._types import FilePath
+from tamis.errors import StoreError
 from tamis.filters import Filter
 from tamis.filters.adaptive_stacked import AdaptiveStacked
 from tamis.guard.driver import Driver, OnFailure
 from tamis.guard.opening import check_is_filter, check_is_store, choose_filter
 from tamis.guard.replica import apply_by_type
-from tamis.guard.statistics import Counters, GuardStats, Limit, Log, Rates, Window
+from tamis.guard.statistics import (
+    Average,
+    Counters,
+    GuardStats,
+    Limit,
+    Log,
+    Payoff,
+    Rates,
+    Rental,
+    Window,
+)
 from tamis.stores.base import GivenKey, GivenKeys, HashRows, PlainKey, Store, Value
+from tamis.stores.memory import Memory
 
 if TYPE_CHECKING:
     from tamis.guard.page import Page
@@ -33,7 +47,7 @@ _USUAL_VALUES = {bytes, str}
 
 
 class Refresh(NamedTuple):
-    """Return whether the filter's "no" counts, after a check of the store."""
+    """Return why the filter's "no" does not count, after a check of the store, or `None`."""
 
 
 class Read(NamedTuple):
@@ -168,6 +182,11 @@ class Guard:
         self._gate = self._replica.gate
         self.lookup: Callable[[Any], Lookup | None] = self._gate.lookup
         self._limit = Limit(adaptations_per_second)
+        # Reads of a store in memory cost nothing to speak of, so it adapts at once.
+        self._rental = None if isinstance(store, Memory) else Rental()
+        self._reads, self._adapting = Average(), Average()
+        strict = store.shared and not staleness
+        self._payoff = Payoff(self._reads) if strict else None
         self._rates = Rates(self._gate, self._counters, on_rate, self.log)
         self._page: Page | None = None
         # Keys that are tuples or UUIDs have another form for the filter and the store.
@@ -236,20 +255,48 @@ class Guard:
                     answer = self.driver.refresh()
         except StopIteration as end:
             return end.value
+        except StoreError:
+            self.count_error(step)
+            raise
+
+    def count_error(self, step: Refresh | Read | Adapt) -> None:
+        """Count that the store failed at a step of a query."""
+        self._counters.count_error({Refresh: "check", Read: "read", Adapt: "adapt"}[type(step)])
+
+    def _read(self, keys: list[PlainKey]) -> Steps:
+        """Yield the step that reads keys, and return their values."""
+        start = time.perf_counter()
+        values = yield Read(keys)
+        self._reads.add(time.perf_counter() - start, len(keys))
+        return values
+
+    def _refresh(self) -> Steps:
+        """Yield the step that brings the filter up to date; return why that did not work."""
+        start = time.perf_counter()
+        reason = yield Refresh()
+        if reason is None and self._payoff is not None:
+            costs = self._payoff.record(time.perf_counter() - start, self._gate.denied)
+            if costs is not None:
+                self.log.warning(
+                    "the guard does not pay: a change check takes %.0f µs, and the reads that it "
+                    'saves take %.0f µs; pass max_staleness="100ms", for example',
+                    *(cost * 1e6 for cost in costs),
+                )
+        return reason
 
     def get_steps(self, key: Any, lookup: Any) -> Steps:
         """Yield the steps of `get` after a lookup in the gate, and return the value."""
         value = None
         if lookup is not None:
-            trusted = lookup.accepted or (yield Refresh())
-            if not trusted:
-                value = (yield Read([lookup.key]))[0]
-                self._counters.count(queries=1, passed=1)
+            passed = None if lookup.accepted else (yield from self._refresh())
+            if passed:
+                value = (yield from self._read([lookup.key]))[0]
+                self._counters.count_passed(1, passed)
             elif not lookup.accepted and not self._gate.accepts(lookup):
                 self._gate.count_denied(1)
             else:
                 counts = self._replica.regions.counts.copy()
-                value = (yield Read([lookup.key]))[0]
+                value = (yield from self._read([lookup.key]))[0]
                 if value is not None:
                     self._gate.count_found(1)
                 else:
@@ -267,17 +314,19 @@ class Guard:
         plain = [self.to_plain(key) for key in given] if self.translates else given
         values: list[Value | None] = [None] * len(given)
         filter = self._gate.current_filter()
-        if filter is None and not (yield Refresh()):
+        passed: str | None = None if filter is not None else (yield from self._refresh())
+        if passed:
             accepted, counts = dict(enumerate(plain_keys(plain))), None
         else:
             filter = self._replica.filter if filter is None else filter
             accepted, counts = self._accepted(filter, plain), self._replica.regions.counts.copy()
         distinct = [*dict.fromkeys(accepted.values())]
-        found = dict(zip(distinct, (yield Read(distinct)), strict=True)) if distinct else {}
+        values_read = (yield from self._read(distinct)) if distinct else []
+        found = dict(zip(distinct, values_read, strict=True))
         for i, key in accepted.items():
             values[i] = found[key]
         if counts is None:
-            self._counters.count(queries=len(given), passed=len(given))
+            self._counters.count_passed(len(given), passed or "")
         else:
             self._gate.count_denied(len(given) - len(accepted))
             adapt = self._false_positives(filter, plain, accepted, found, counts)
@@ -291,9 +340,9 @@ class Guard:
         """Yield the steps of `maybe` after a lookup in the gate, and return the answer."""
         maybe = lookup is not None
         if lookup is not None:
-            trusted = lookup.accepted or (yield Refresh())
-            if not trusted:
-                self._counters.count(queries=1, passed=1)
+            passed = None if lookup.accepted else (yield from self._refresh())
+            if passed:
+                self._counters.count_passed(1, passed)
             elif not lookup.accepted and not self._gate.accepts(lookup):
                 self._gate.count_denied(1)
                 maybe = False
@@ -308,9 +357,10 @@ class Guard:
         given = key_list(keys)
         plain = [self.to_plain(key) for key in given] if self.translates else given
         filter = self._gate.current_filter()
-        if filter is None and not (yield Refresh()):
+        passed = None if filter is not None else (yield from self._refresh())
+        if passed:
             plain_keys(plain)  # raises an error for objects that are not keys
-            self._counters.count(queries=len(given), passed=len(given))
+            self._counters.count_passed(len(given), passed)
             return [True] * len(given)
         answers: list[bool] = apply_by_type(
             (self._replica.filter if filter is None else filter).contains, plain
@@ -349,14 +399,29 @@ class Guard:
         return Adapt([plain[wrong[n]] for n in used], hashes[used], counts)
 
     def adapt(self, wrong: Adapt) -> int:
-        """Adapt the filter to false positives, as many per second as the guard allows."""
-        adapted = 0
+        """Adapt the filter to false positives that are worth it, as many as the limit allows."""
+        adapted, due = 0, [*range(len(wrong.keys))]
         if self.driver.may_adapt():
-            some, protocol = self._limit.take(len(wrong.keys)), self.driver.protocol
-            adapted = self._replica.adapt(
-                wrong.keys[:some], wrong.hashes[:some], wrong.counts, lambda: protocol.may_use_index
-            )
-        self._counters.count(adaptations=adapted, adaptations_skipped=len(wrong.keys) - adapted)
+            # A stack counts queries, and decides by the counts when to adapt.
+            if self._rental is not None and not isinstance(self.filter, AdaptiveStacked):
+                words = wrong.hashes[:, 1].tolist()
+                due = self._rental.due(words, self._reads.value, self._adapting.value)
+            some, protocol = due[: self._limit.take(len(due))], self.driver.protocol
+            start = time.perf_counter()
+            if some:
+                adapted = self._replica.adapt(
+                    [wrong.keys[i] for i in some],
+                    wrong.hashes[some],
+                    wrong.counts,
+                    lambda: protocol.may_use_index,
+                )
+            if adapted:
+                self._adapting.add(time.perf_counter() - start, len(some))
+        self._counters.count(
+            adaptations=adapted,
+            adaptations_skipped=len(due) - adapted,
+            adaptations_deferred=len(wrong.keys) - len(due),
+        )
         return adapted
 
     def __contains__(self, key: GivenKey) -> bool:
@@ -374,7 +439,7 @@ class Guard:
         """Write a key and its value."""
         self._check_value(key, value)
         keys = [self.to_plain(key)]
-        self.driver.put(keys, [value], self._gate.batch(keys))
+        self._write(self.driver.put, keys, [value], self._gate.batch(keys))
 
     def put_many(self, items: Any) -> None:
         """Write keys and values, given as a mapping or as pairs, in one commit."""
@@ -391,7 +456,15 @@ class Guard:
         last = dict(zip(keys, values, strict=True))
         if last:
             keys = list(last)
-            self.driver.put(keys, list(last.values()), self._gate.batch(keys))
+            self._write(self.driver.put, keys, list(last.values()), self._gate.batch(keys))
+
+    def _write(self, write: Callable[..., Any], *arguments: Any) -> Any:
+        """Put or delete, and count errors of the store."""
+        try:
+            return write(*arguments)
+        except StoreError:
+            self._counters.count_error("write")
+            raise
 
     def _check_value(self, key: Any, value: Any) -> None:
         # An existing table has values of any type, as its driver takes and gives them.
@@ -404,7 +477,8 @@ class Guard:
     def delete(self, key: GivenKey) -> bool:
         """Delete a key; return whether it was present."""
         keys = [self.to_plain(key)]
-        return self.driver.delete(keys, self._gate.batch(keys))[0]
+        existed: list[bool] = self._write(self.driver.delete, keys, self._gate.batch(keys))
+        return existed[0]
 
     def delete_many(self, keys: GivenKeys) -> list[bool]:
         """Delete keys in one commit; return for each whether it was present."""
@@ -413,7 +487,7 @@ class Guard:
         distinct = list(dict.fromkeys(plain))
         if not distinct:
             return []
-        existed = self.driver.delete(distinct, self._gate.batch(distinct))
+        existed: list[bool] = self._write(self.driver.delete, distinct, self._gate.batch(distinct))
         if len(distinct) == len(plain):
             return existed
         # A key that is given twice is present only the first time.
@@ -426,8 +500,14 @@ class Guard:
     def stats(self) -> GuardStats:
         """Counts of queries, reads saved and false positives so far."""
         denied, found = self._gate.denied, self._gate.found
+        protocol, at = self.driver.protocol, now()
         return self._counters.read(
-            trusted=self.driver.protocol.trusted,
+            trusted=protocol.trusted,
+            holds_lease=protocol.holds_lease(at),
+            staleness=protocol.staleness(at),
+            behind=protocol.behind,
+            unsettled=len(protocol.unsettled),
+            errors=self.driver.failures,
             expected_fpr=self.filter.expected_fpr,
             queries=denied + found,
             reads_saved=denied,
@@ -460,12 +540,15 @@ class Guard:
 
         return draw_history(self.history, self.filter.expected_fpr, ax)
 
-    def serve(self, port: int = 0, *, host: str = "127.0.0.1", token: str | None = None) -> Page:
+    def serve(
+        self, port: int | range = 0, *, host: str = "127.0.0.1", token: str | None = None
+    ) -> Page:
         """Serve a web page with the guard's statistics until the page or the guard is closed.
 
-        ``page.url`` is its address; port 0 selects a free port. A ``host`` other than the loopback
-        requires a ``token``, which becomes part of the URL. While the page is open, the guard
-        samples queries for absent keys, which costs about a microsecond per query.
+        ``page.url`` is its address; port 0 selects a free port, and a range its first free port:
+        each worker of a service has a guard, and a page, of its own. A ``host`` other than the
+        loopback requires a ``token``, which becomes part of the URL. While the page is open, the
+        guard samples queries for absent keys, which costs about a microsecond per query.
         """
         from tamis.guard.page import Page
 

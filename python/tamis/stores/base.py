@@ -96,8 +96,9 @@ class Store(Protocol):
     later call. A class that derives from `Store` inherits `change_token`, `watch`, `runs`, `sample`
     and `open_reader`.
 
-    A store whose keys are tuples or UUIDs also has ``translates_keys = True``, ``to_plain(key)``,
-    which returns a caller's key as `PlainKey`, and ``from_plain(key)``, the reverse.
+    A store whose keys are tuples, UUIDs or of certain types also has ``translates_keys = True``,
+    ``to_plain(key)``, which returns a caller's key as `PlainKey` or raises `TypeError`, and
+    ``from_plain(key)``, the reverse.
     """
 
     shared: bool

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tamis._native import plain_key
 from tamis.stores.base import PlainKey
-from tamis.stores.sql.keys import KeyColumns, unpack, uuid_bytes
+from tamis.stores.sql.keys import ACCEPTED, KeyColumns, unpack, uuid_bytes
 
 _INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 """Bits of each integer type."""
@@ -107,6 +107,10 @@ class MySQLColumns(KeyColumns):
         if isinstance(part, UUID):
             part = part.bytes if kind == "binary" else str(part)
         return plain_key(part)
+
+    def accepted(self, column: int) -> str | None:
+        """Return what a key of a column must be."""
+        return ACCEPTED[self.columns[column].kind or ""]
 
     def given_part(self, column: int, part: PlainKey) -> Any:
         """Return a part of a plain key in the caller's form."""

@@ -470,8 +470,7 @@ class MySQL(Store):
             raise error(f"key must be {what} with a unique index of its own, not {listed}")
         self._order = order
         self._columns = MySQLColumns(self._keys, [columns[key] for key in self._keys])
-        kinds = [column.kind for column in self._columns.columns]
-        self.translates_keys = len(kinds) > 1 or kinds == ["uuid"]
+        self.translates_keys = True
         if self._where is not None and error is ValueError:
             tables.check_condition(db, self._connections.pymysql, names, self._where)
         self._bodies = tables.bodies(names, self._keys, columns, self._where)

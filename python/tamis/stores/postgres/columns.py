@@ -17,7 +17,7 @@ import numpy as np
 from tamis._native import plain_key
 from tamis.stores.base import PlainKey
 from tamis.stores.postgres.tables import KINDS, packed, quote
-from tamis.stores.sql.keys import KeyColumns, uuid_bytes
+from tamis.stores.sql.keys import ACCEPTED, KeyColumns, uuid_bytes
 
 _RANGES = {"smallint": 15, "integer": 31, "bigint": 63}
 
@@ -55,6 +55,10 @@ class PostgresColumns(KeyColumns):
         if self.types[column] == "uuid":
             return uuid_bytes(part, self.names[column])
         return plain_key(str(part) if isinstance(part, UUID) else part)
+
+    def accepted(self, column: int) -> str | None:
+        """Return what a key of a column must be."""
+        return ACCEPTED[KINDS[self.types[column]]]
 
     def given_part(self, column: int, part: PlainKey) -> Any:
         """Return a part of a plain key in the caller's form."""

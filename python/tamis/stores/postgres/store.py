@@ -376,7 +376,6 @@ class Postgres(Journaled):
             self._install,
         )
         self._columns = self._followed.columns
-        self.translates_keys = len(self._keys) > 1 or self._columns.types == ["uuid"]
         if self._install:
             with self._reading() as db:
                 self._check_definition(db)

@@ -105,7 +105,7 @@ class Journaled(Store, ABC):
         self._v = self._quote(self._value)
         self._and_where = f" AND ({where}\n)" if where else ""
         """A condition on the rows of the table, for statements with a condition on the key."""
-        self.translates_keys = len(self._keys) > 1
+        self.translates_keys = self.shared
         self._name_tables("", self._table)
         self._hasher: Hasher | None = None
         self._owner: str | None = None

@@ -25,6 +25,20 @@ from tamis._native import plain_key, tuple_parts
 from tamis.stores.base import PlainKey
 from tamis.stores.encoding import decode_key, encode_key, encode_keys
 
+_NEVER_HELD = datetime.date, np.datetime64, Decimal, tuple
+"""Types whose plain form is none of a column's keys."""
+
+
+ACCEPTED = {
+    "text": "text",
+    "integer": "an integer",
+    "blob": "bytes",
+    "bytea": "bytes",
+    "binary": "bytes",
+    "uuid": "a UUID",
+}
+"""What keys of a column must be, by its kind."""
+
 
 class KeyColumns(ABC):
     """The key columns of an existing table, or the key column of the guard's own table."""
@@ -41,6 +55,10 @@ class KeyColumns(ABC):
         """Return a part of a key as filters hash it."""
         return plain_key(part)
 
+    @abstractmethod
+    def accepted(self, column: int) -> str | None:
+        """Return what a key of a column must be, "an integer" or anything else; `None`: either."""
+
     def given_part(self, column: int, part: PlainKey) -> Any:
         """Return a part of a plain key in the caller's form."""
         return part
@@ -52,9 +70,21 @@ class KeyColumns(ABC):
     def to_plain(self, key: Any) -> PlainKey:
         """Return a caller's key as filters hash it."""
         if len(self.names) == 1:
-            return self.plain_part(0, key)
+            return self._check_part(0, key)
         parts = check_parts(key, self.names)
-        return plain_key(tuple(self.plain_part(i, part) for i, part in enumerate(parts)))
+        return plain_key(tuple(self._check_part(i, part) for i, part in enumerate(parts)))
+
+    def _check_part(self, column: int, part: Any) -> PlainKey:
+        """Return a part of a key as filters hash it; `TypeError` if the column holds none such."""
+        plain, accepted = self.plain_part(column, part), self.accepted(column)
+        other = accepted is not None and isinstance(plain, int) != (accepted == "an integer")
+        if other or isinstance(part, _NEVER_HELD):
+            accepted = accepted or "text, bytes, an integer or a UUID"
+            raise TypeError(
+                f"a key of column {self.names[column]!r}, of type {self.types[column]}, must be "
+                f"{accepted}, not {part!r} (of type {type(part).__name__})"
+            )
+        return plain
 
     def from_plain(self, key: PlainKey) -> Any:
         """Return a key in the caller's form: of several columns, a tuple; text as bytes."""
@@ -175,10 +205,4 @@ def check_parts(key: Any, columns: Sequence[str]) -> tuple[Any, ...]:
         raise TypeError(
             f"a key must be a tuple of {len(columns)} values, ({', '.join(columns)}), not {key!r}"
         )
-    for part, column in zip(key, columns, strict=True):
-        if isinstance(part, datetime.date | np.datetime64 | Decimal):
-            raise TypeError(
-                f"a key of column {column!r} must be text, bytes, an integer or a UUID, "
-                f"not {part!r}"
-            )
     return key

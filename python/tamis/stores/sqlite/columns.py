@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ from uuid import UUID
 from tamis._native import plain_key
 from tamis.stores.base import PlainKey
 from tamis.stores.encoding import SIGN, encode_keys
-from tamis.stores.sql.keys import KeyColumns
+from tamis.stores.sql.keys import ACCEPTED, KeyColumns
 from tamis.stores.sqlite.tables import quote
 
 
@@ -40,7 +41,19 @@ class SQLiteColumns(KeyColumns):
         if isinstance(part, UUID):
             form = self._uuids[column] or ("bytes" if self.types[column] == "blob" else "text")
             part = {"hex": part.hex, "text": str(part), "bytes": part.bytes}[form]
+        elif self.types[column] == "integer" and isinstance(part, str) and _is_number(part):
+            raise TypeError(
+                f"a key of column {self.names[column]!r}, of type integer, must be an integer, not "
+                f"{part!r} (of type {type(part).__name__}), which the column would turn into one"
+            )
         return plain_key(part)
+
+    def accepted(self, column: int) -> str | None:
+        """Return what a key of a column must be; `None`: anything."""
+        type = self.types[column]
+        if len(self.names) == 1 and type != "text":
+            return None  # such a column holds values of any type
+        return ACCEPTED[type]
 
     def to_columns(self, keys: Sequence[PlainKey]) -> list[Any]:
         """Return keys as the column holds them; `None` where it cannot hold one."""
@@ -92,6 +105,14 @@ class SQLiteColumns(KeyColumns):
         other = {"text": ">= x''", "integer": ">= ''", "blob": ">= '' AND {} < x''"}[type]
         query = f"SELECT 1 FROM {table} WHERE {key} {other.format(key)} LIMIT 1"
         return db.execute(query).fetchone() is not None
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a column of integers or numbers turns a text into a number."""
+    try:
+        return math.isfinite(float(text)) and "_" not in text
+    except ValueError:
+        return False
 
 
 def _text(key: Any) -> str | None:

@@ -333,7 +333,6 @@ class SQLite(Journaled):
             tables.check_encoding(db, self._table, self._keys)
             types = [tables.key_type(key, columns) for key in self._keys]
             uuids = [tables.uuid_form(columns[key][0]) for key in self._keys]
-            self.translates_keys = len(self._keys) > 1 or uuids != [None]
             if self._where:
                 tables.check_condition(db, self._table, self._where)
         self._columns: SQLiteColumns = SQLiteColumns(self._keys, types, uuids, own=not self.shared)
