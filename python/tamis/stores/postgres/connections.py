@@ -76,12 +76,13 @@ class Connections:
         self._options: dict[str, Any] = {"autocommit": True}
         if not prepare:
             self._options["prepare_threshold"] = None
-        self._set_timeout: str | None = None
-        """Not behind a pooler, where other clients would inherit it."""
+        self._prepares = prepare
+        """Also whether settings are made: behind a pooler, other clients would inherit them."""
+        self._settings = _SETTINGS if prepare else ""
         if timeout is not None:
             self._options["connect_timeout"] = max(int(timeout), 2)
             if prepare:
-                self._set_timeout = f"SET statement_timeout = {max(int(timeout * 1000), 1)}"
+                self._settings += f"; SET statement_timeout = {max(int(timeout * 1000), 1)}"
         self._class = _connection_class(psycopg, timeout, self._count_failure)
         self.where = _describe(psycopg, conninfo)
         self.closed = False
@@ -126,6 +127,13 @@ class Connections:
         pipeline: AbstractContextManager[Any] = db.pipeline() if supported else nullcontext()
         return pipeline
 
+    def run_one(self, db: Any, begin: str, statement: str, parameters: Sequence[Any]) -> list[Any]:
+        """Run one statement, a transaction of its own, in one round trip; return its rows."""
+        if self._prepares:
+            rows: list[Any] = db.execute(statement, parameters, binary=True).fetchall()
+            return rows
+        return run_script(db, begin, statement, "COMMIT", literals=parameters)[1]
+
     def translate(self, error: BaseException) -> None:
         """Raise `StoreError` for an error about the connection, about time or about the schema.
 
@@ -148,8 +156,8 @@ class Connections:
         """Return a pool of asynchronous connections, which is not open yet."""
 
         async def configure(db: Any) -> None:
-            if self._set_timeout is not None:
-                await db.execute(self._set_timeout)
+            if self._settings:
+                await db.execute(self._settings)
 
         return self._psycopg_pool.AsyncConnectionPool(
             self._conninfo,
@@ -210,14 +218,17 @@ class Connections:
     def _configure(self, db: Any) -> None:
         # Of transactions that psycopg begins, whatever the database's default is.
         db.isolation_level = self.psycopg.IsolationLevel.READ_COMMITTED
-        if self._set_timeout is not None:
-            db.execute(self._set_timeout)
+        if self._settings:
+            db.execute(self._settings)
 
     def _count_failure(self, error: BaseException) -> None:
         self._failure = error
         self._failures += 1
 
 
+_SETTINGS = (
+    "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off"
+)
 READ = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """Isolation is a matter of each transaction: a database may have another default."""
