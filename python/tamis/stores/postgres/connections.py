@@ -21,8 +21,9 @@ from tamis.errors import StoreError
 from tamis.stores.base import check_address, schema_error, store_error
 from tamis.stores.connections import ADDRESS_OF, read_address
 
-_CHANGED = {"42P01", "42703", "42704", "42883", "42P10", "3F000", "42501"}
-"""SQLSTATE codes: a table, column, type, function, index, schema or privilege is missing."""
+_CHANGED = {"42P01", "42703", "42704", "42883", "42P10", "3F000", "42501", "25006"}
+"""SQLSTATE codes: a table, column, type, function, index, schema or privilege is missing, or
+transactions are read-only by default."""
 
 _PATIENCE = 0.25
 """Seconds to wait for the pool before checking whether its attempts to connect fail."""
@@ -127,11 +128,22 @@ class Connections:
         pipeline: AbstractContextManager[Any] = db.pipeline() if supported else nullcontext()
         return pipeline
 
+    def fetch(
+        self, db: Any, statement: str, parameters: Sequence[Any], *, binary: bool = False
+    ) -> list[Any]:
+        """Return the rows of a statement that may be prepared."""
+        try:
+            return list(db.execute(statement, parameters, binary=binary).fetchall())
+        except self.psycopg.errors.FeatureNotSupported:
+            # It was prepared before the type of a column changed, and was not carried out.
+            rows = list(db.execute(statement, parameters, binary=binary, prepare=False).fetchall())
+            db.close()  # with all that it has prepared; the pool opens another one
+            return rows
+
     def run_one(self, db: Any, begin: str, statement: str, parameters: Sequence[Any]) -> list[Any]:
         """Run one statement, a transaction of its own, in one round trip; return its rows."""
         if self._prepares:
-            rows: list[Any] = db.execute(statement, parameters, binary=True).fetchall()
-            return rows
+            return self.fetch(db, statement, parameters, binary=True)
         return run_script(db, begin, statement, "COMMIT", literals=parameters)[1]
 
     def translate(self, error: BaseException) -> None:
@@ -218,6 +230,7 @@ class Connections:
     def _configure(self, db: Any) -> None:
         # Of transactions that psycopg begins, whatever the database's default is.
         db.isolation_level = self.psycopg.IsolationLevel.READ_COMMITTED
+        db.read_only = False
         if self._settings:
             db.execute(self._settings)
 

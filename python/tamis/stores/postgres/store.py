@@ -399,7 +399,7 @@ class Postgres(Journaled):
 
     def _select_rows(self, db: Any, keys: Sequence[PlainKey], value: str) -> list[Any]:
         selection = self._selection(keys, value)
-        return [] if selection is None else list(db.execute(*selection).fetchall())
+        return [] if selection is None else self._connections.fetch(db, *selection)
 
     def _read_keys(self, db: Any) -> Iterator[list[Any]]:
         # Not a cursor of the server, which cannot be used in a pipeline.
