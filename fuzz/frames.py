@@ -2,9 +2,10 @@
 
 Takes the golden files and `seeds/` apart, changes a field of a frame, of a frame within it or of a
 JSON document, and puts it together with right checksums (`mutate.py`). What comes out must be
-refused with an error of tamis, or be safe to use, within a minute and some memory. It reaches what
-the native fuzzer does not: classifiers, collections, text, and the containers of `documents.py`. A
-failure prints the seed that repeats it; after a crash it is in fuzz/artifacts/seed.
+refused with an error of tamis, or be safe to use, within a minute of processor time and some
+memory. It reaches what the native fuzzer does not: classifiers, collections, text, and the
+containers of `documents.py`. A failure prints the seed that repeats it; after a crash it is in
+fuzz/artifacts/seed.
 """
 
 import faulthandler
@@ -143,7 +144,7 @@ def fuzz(seconds, seed):
             data, change, use = rng.choice(corpus)
             for _ in range(rng.choice((1, 1, 1, 2, 4))):
                 data = change(rng, data)
-            signal.alarm(60)  # nothing of this size takes so long
+            signal.setitimer(signal.ITIMER_PROF, 60)  # nothing of this size takes so long
             os.pwrite(note, b"%d\n" % seed, 0)  # for a crash that ends the process
             before = memory()
             try:
@@ -153,7 +154,7 @@ def fuzz(seconds, seed):
                 traceback.print_exc()
                 print(f"fuzz/frames.py 0 {seed} repeats this", file=sys.stderr)
                 raise SystemExit(1) from None
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             seed += 1
             if seconds == 0:
                 break
@@ -164,7 +165,7 @@ def fuzz(seconds, seed):
 
 if __name__ == "__main__":
     faulthandler.enable()
-    signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(TimeoutError("it hangs")))
+    signal.signal(signal.SIGPROF, lambda *_: (_ for _ in ()).throw(TimeoutError("it hangs")))
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))
     arguments = [*sys.argv[1:], "60"][:1] + sys.argv[2:]
     first = int(arguments[1]) if len(arguments) > 1 else time.time_ns() // 1000

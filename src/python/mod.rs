@@ -58,7 +58,20 @@ mod text;
 mod values;
 mod windowed;
 
+use crate::threads;
+use numpy::PyArrayMethods;
 use pyo3::prelude::*;
+
+/// Looks up the functions of NumPy. The crate would do that at their first use, by running Python code, and
+/// panic if a signal ended it: signals are handled in the main thread, so another one looks them up now.
+fn load_numpy(py: Python<'_>) -> PyResult<()> {
+    py.import("numpy")?;
+    let look_up = || {
+        Python::attach(|py| drop(numpy::PyArray1::<bool>::zeros(py, 0, false).readonly()));
+    };
+    release::briefly(py, || threads::both(|| (), look_up));
+    Ok(())
+}
 
 /// Native kernels of tamis, typed and documented in `_native.pyi`.
 #[pymodule(gil_used = true)]
@@ -126,9 +139,9 @@ mod _native {
     use super::windowed::Windowed;
 
     #[pymodule_init]
-    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         crate::lock::install_fork_handlers();
-        Ok(())
+        super::load_numpy(module.py())
     }
 
     /// Whether this is a slow build without optimizations.

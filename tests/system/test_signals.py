@@ -2,6 +2,8 @@
 
 import itertools
 import signal
+import subprocess
+import sys
 import threading
 import unittest.mock
 import warnings
@@ -168,3 +170,15 @@ def test_kinds_that_never_match_are_reported_once_and_mixed_keys_are_not():
         f.add("1")
         assert 1 in f
         assert "1" in f
+
+
+def test_no_native_call_runs_python_code_of_numpy_first():
+    """A signal in it would be a panic, so its functions are looked up when tamis is imported."""
+    code = (
+        "import numpy.lib, tamis\n"
+        "def interrupted(*_): raise KeyboardInterrupt\n"
+        "numpy.lib.NumpyVersion.__init__ = interrupted\n"
+        "print(tamis.Bloom(10, fpr=0.1).contains([1]))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("[False]\n", "")
