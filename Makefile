@@ -93,12 +93,13 @@ verdicts: $(VENV)/built $(VENV)/tools
 numbers: $(VENV)/built $(VENV)/tools
 	$(BIN)/python docs/check_numbers.py
 
-# The long runs: a hundred million keys, fuzzing, a thousand faults under guards, and many more examples
-# per property, drawn at random.
+# The long runs: a hundred million keys, fuzzing, a thousand faults and thousands of changed schemas and settings
+# under guards, and many more examples per property, drawn at random.
 # `make test` draws the same ones every time: what soak finds becomes an @example.
 soak: $(VENV)/built $(VENV)/tools
 	.ci/servers
 	PYTHONPATH=tests:tests/helpers $(BIN)/python -m campaign --faults 1000
+	PYTHONPATH=tests:tests/helpers $(BIN)/python -m campaign.settings --steps 3000
 	TAMIS_SOAK=1 $(BIN)/python -m pytest --quiet tests
 	PYTHON=$(CURDIR)/$(BIN)/python fuzz/run 3600
 

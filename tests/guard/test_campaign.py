@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from soak import SOAK
 
-from campaign import history, scenes
+from campaign import history, scenes, settings
 from campaign.checker import check
 from campaign.history import FOREVER, Fault, Operation
 from campaign.processes import Clock
@@ -194,3 +194,12 @@ def test_no_stored_key_is_denied_in_a_short_campaign(tmp_path):
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("table", "steps"), [("Postgres", 40), ("MariaDB", 25)])
+def test_no_stored_key_is_denied_while_schemas_and_settings_change(table, steps):
+    if SOAK:
+        pytest.skip("make soak runs the long campaign")
+    campaign = settings.run(table, steps, seed=16)
+    assert not campaign.wrong, "\n".join([*campaign.log[-30:], *campaign.wrong])
+    assert campaign.counts["answers"] > 500

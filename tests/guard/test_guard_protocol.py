@@ -235,3 +235,35 @@ def test_an_unlocked_look_keeps_the_index_from_use():
     assert not machine.may_use_index
     machine.handle(p.ChangesChecked(check, None, p.Changes("1", [], [])))
     assert machine.may_use_index
+
+
+def committed(machine, write, keys, ghosts):
+    """Let a write to a table that others write be committed; its changes are not known yet."""
+    machine.handle(p.Began(write, ghosts))
+    effects = machine.handle(p.Committed(write, 1.0, machine.position, None, keys))
+    if effects == [p.Verdict.PASS]:
+        machine.handle(p.WriteFailed(write, written=True, keys=len(keys)))
+    return effects
+
+
+def test_a_change_check_reports_the_writes_before_it_and_no_others():
+    machine = opened(shared=True)
+    assert committed(machine, 1, [b"kept", b"gone"], [b"kept", b"gone"]) == [p.Verdict.PASS]
+    assert committed(machine, 2, [b"gone"], []) == [p.Verdict.PASS]  # a delete
+    [check] = machine.handle(p.FollowWanted(2.0))
+    assert committed(machine, 3, [b"later"], [b"later"]) == [p.Verdict.PASS]
+    assert all(map(machine.is_ghost, [b"kept", b"gone", b"later"]))
+    [apply] = machine.handle(p.ChangesChecked(check, None, p.Changes("p1", [b"kept"], [])))
+    assert (apply.insert, apply.remove) == ([], [b"gone"])
+    machine.handle(p.Applied(apply))
+    assert [*machine.ghosts] == [b"later"]
+
+
+def test_many_writes_that_are_not_reported_lead_to_a_change_check():
+    machine = opened(shared=True)
+    for write in range(p.UNREPORTED - 1):
+        assert committed(machine, write, [b"%d" % write], []) == [p.Verdict.PASS]
+    [check] = committed(machine, 100, [b"last"], [])
+    assert len(check.reported) == p.UNREPORTED - 1
+    [alone] = committed(opened(shared=True), 1, range(100), [])
+    assert (alone.write, alone.keys) == (1, range(100))

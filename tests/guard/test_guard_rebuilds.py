@@ -255,6 +255,7 @@ def test_a_delete_after_others_reads_the_index(tmp_path):
             assert removed == []
             db.execute("DELETE FROM t WHERE k = 2")
             assert g.delete(3)
+            g.driver.follow()
             assert [(sorted(keys), indexed) for keys, indexed in removed] == [([2, 3], True)]
             assert g.delete_many([4, 5]) == [True, True]
             assert len(removed) == 1

@@ -60,4 +60,6 @@ class PostgresDatabase:
 
 
 def index_size(g):
+    """The hashes in the index, after a change check, which reports what the guard has written."""
+    g.driver.follow()
     return len(g.store.run(0, 2**64 - 1))

@@ -215,8 +215,8 @@ class World:
         if thread.adding:
             # A key that the filter has, and the store at the moment, is not inserted again.
             new = [k for k in thread.keys if not (self.filter.accepts(k) and k in self.store.keys)]
-            ghosts = [k for k in new if k not in self.protocol.unsettled]
-            again = [k for k in thread.keys if k in self.protocol.unsettled]
+            ghosts = [k for k in new if not self.protocol.is_ghost(k)]
+            again = [k for k in thread.keys if self.protocol.is_ghost(k)]
             self.feed(p.Began(thread.write, [*ghosts, *again]), thread)
             self.filter.put(ghosts)
         request = "write", self.protocol.owner, self.protocol.position, self.time
@@ -377,6 +377,9 @@ class World:
         if verdict is Verdict.ANSWER:
             self.answers["check"] += 1
             self.check_denied(thread.began, thread.time)
+        elif verdict is Verdict.PASS and thread.kind == "write":
+            event = p.WriteFailed(thread.write, written=True, keys=len(thread.keys))
+            self.feed(event, thread)
         elif verdict is Verdict.READY and thread.kind == "write" and thread.write is None:
             self.write(thread)
             return

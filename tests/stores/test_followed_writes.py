@@ -188,8 +188,10 @@ def test_the_isolation_of_the_database_does_not_matter(table, level):
         table(f"INSERT INTO t VALUES ('{i}', '')")
         changes = store.changes(position)
         assert changes.added == [b"%d" % i]
-        commit = store.put_many([b"p%d" % i], ["v"], "one", changes.position)
-        position = commit.changes.position
+        store.put_many([b"p%d" % i], ["v"], "one", changes.position)
+        changes = store.changes(changes.position)
+        assert changes.added == [b"p%d" % i]
+        position = changes.position
 
 
 # Writes and the index.
@@ -201,15 +203,38 @@ def test_writes_without_a_lease_tell_what_existed_and_what_changed(table):
     table("INSERT INTO t VALUES ('c', '')")
     commit = store.put_many([b"a", b"d", b"e"], ["x", b"y", "z"], "nobody", position)
     assert commit.existed == [True, False, False]
-    assert sorted(commit.changes.added) == [b"c", b"d", b"e"]
-    commit = store.delete_many([b"a", b"nowhere", 5], "nobody", commit.changes.position)
-    assert (commit.existed, commit.changes.removed) == ([True, False, False], [b"a"])
+    changes = store.changes(position)
+    assert sorted(changes.added) == [b"c", b"d", b"e"]
+    commit = store.delete_many([b"a", b"nowhere", 5], "nobody", position)
+    assert commit.existed == [True, False, False]
+    assert store.changes(changes.position).removed == [b"a"]
     assert store.put_many([b"f"], ["x"], "nobody", "unknown") == ([False], None)
-    assert store.put_many([], [], "nobody", commit.changes.position).existed == []
+    assert store.put_many([], [], "nobody", position).existed == []
     table("ALTER TABLE t ALTER COLUMN v SET NOT NULL")
     with pytest.raises(psycopg.errors.NotNullViolation):
         store.put_many([b"g"], [None], "nobody", position)
     assert store.get_many([b"g", b"d"]) == [None, r"\x79"]
+
+
+@pytest.mark.parametrize("on_failure", ["raise", "pass"])
+def test_writes_after_unguard_elsewhere_are_writes(table, on_failure):
+    """Nobody is told that a write failed which took place."""
+    with tamis.Guard(
+        table.store(), tamis.Bloom(capacity=1000, fpr=0.01), on_failure=on_failure
+    ) as g:
+        g.put("mine", "x")
+        assert g.get("nobody") is None
+        table.store().unguard()
+        for i in range(100):  # more than without a change check
+            g.put(f"after {i}", "y")
+        assert g.delete("mine")
+        assert g.delete_many(["after 0", "nobody"]) == [True, False]
+        assert table("SELECT count(*) FROM t WHERE k LIKE 'after%'") == [(99,)]
+        if on_failure == "pass":
+            assert [g.get("after 7"), g.get("after 0"), g.get("b")] == ["y", None, "2"]
+        else:
+            with pytest.raises(tamis.StoreError, match="was changed since the store was opened"):
+                g.get("nobody")
 
 
 def test_puts_into_partitions_and_under_conditions(table):
@@ -219,12 +244,13 @@ def test_puts_into_partitions_and_under_conditions(table):
     position, _ = read(store)
     table("INSERT INTO t VALUES (1, 'gone'), (2, 'x')")
     commit = store.put_many([1, 2, 3], ["a", "b", "c"], "", position)
-    assert (commit.existed, sorted(commit.changes.added)) == ([False, True, False], [1, 2, 3])
+    changes = store.changes(position)
+    assert (commit.existed, sorted(changes.added)) == ([False, True, False], [1, 2, 3])
     with pytest.raises(ValueError, match="the row of key 4 does not satisfy where="):
         store.put_many([5, 4], ["x", "gone"], "", position)
     assert store.get_many([4, 5]) == [None, None]
-    commit = store.put_many(range(10, 2010), ["x"] * 2000, "", commit.changes.position)
-    assert len(commit.changes.added) == 2000
+    store.put_many(range(10, 2010), ["x"] * 2000, "", position)
+    assert len(store.changes(changes.position).added) == 2000
 
 
 def test_deferrable_keys_are_followed_but_not_put(table):
@@ -261,7 +287,8 @@ def test_the_index_follows_what_the_guard_is_given(table, monkeypatch):
     keys.add(b"gap")
     store.changes(read(store)[0])  # from another position than the last one
     assert indexed(store) == hashes(*keys)
-    commit = store.put_many([b"put"], [""], "one", position)
+    store.put_many([b"put"], [""], "one", position)
+    store.changes(position)
     assert indexed(store) == hashes(*keys, "put")
     store.release("one")
     other = table.store()
@@ -272,7 +299,7 @@ def test_the_index_follows_what_the_guard_is_given(table, monkeypatch):
     assert indexed(other) == hashes(*keys, "put", "between")
     assert table("SELECT 'tamis_t_hash'::regclass::oid") == oid  # not built again
     table("TRUNCATE t; INSERT INTO t VALUES ('z', '')")
-    assert other.changes(commit.changes.position) is None
+    assert other.changes(position) is None
     position, keys = read(other)
     assert (keys, indexed(other)) == ({b"z"}, hashes("z"))
     table("INSERT INTO t VALUES ('y', '')")

@@ -403,13 +403,15 @@ def test_keys_by_following_while_others_commit(postgres_url, cls):  # noqa: F811
         for thread in threads:
             thread.start()
         followed = store._followed._follower
+        function = followed.definition.part("changes")
+        query = f"SELECT key, net, state FROM {function}(%s::pg_snapshot)"
         try:
             while any(thread.is_alive() for thread in threads):
                 position = follower.Position.parse(model.position)
                 with db.transaction():
                     db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     changes = followed.to_changes(
-                        position, db.execute(followed.changes_query(position)).fetchall()
+                        position, db.execute(query, (position.snapshot,)).fetchall()
                     )
                     rows = db.execute(cls.query).fetchall()
                 finish_prepared(db, random.Random(0), end=True)

@@ -472,6 +472,8 @@ class Driver:
         if self.snapshot is None:
             raise ValueError("snapshot must be a path, not None, to save the guard")
         with self.replica.all_locked():
+            if self.protocol.ghosts and self.protocol.trusted:
+                self.run(p.FollowWanted(now()))  # the snapshot should have no ghosts
             if self.protocol.trusted:
                 identity = snapshots.store_identity(self.store)
                 filter, position = self.replica.filter, self.protocol.position
@@ -532,7 +534,7 @@ class Driver:
         ghosts, hashes = keys, batch.hashes
         if len(new) < len(keys):
             ghosts, hashes = [keys[i] for i in new], hashes[new]
-        again = [key for key in keys if key in protocol.unsettled]
+        again = [key for key in keys if protocol.is_ghost(key)]
         if new or again:
             self.handle(p.Began(write, [*ghosts, *again]))
         if not new:
@@ -557,10 +559,10 @@ class Driver:
         if accepted := self.replica.gate.accepted(batch):
             values = self.store.get_many([keys[i] for i in accepted])
             stored = {i for i, value in zip(accepted, values, strict=True) if value is not None}
-        unsettled = self.protocol.unsettled
-        if not (stored or unsettled):
+        protocol = self.protocol
+        if not (stored or protocol.unsettled or protocol.ghosts):
             return [*range(len(keys))]
-        return [i for i, key in enumerate(keys) if i not in stored and key not in unsettled]
+        return [i for i, k in enumerate(keys) if i not in stored and not protocol.is_ghost(k)]
 
     def _commit(
         self, write: int, keys: list[PlainKey], commit: Callable[[str, str], Any]
@@ -581,21 +583,22 @@ class Driver:
             self._told = changes is not None and not self.store.shared
             try:
                 if self.run(p.Committed(write, at, since, changes, keys)) is Verdict.PASS:
-                    self._write_failed(write, written=True)
+                    self._write_failed(write, written=True, keys=len(keys))
                 self.replica.remote.drop_ghosts([write])
             except (CapacityError, LeaseError, TypeError, ValueError) as error:
                 # An error that would say that nothing was written must not escape.
                 self.distrust(f"the filter cannot take the store's changes: {error}")
             except StoreError:
-                self._write_failed(write, written=True)  # and the next change check will tell
+                # And the next change check will tell.
+                self._write_failed(write, written=True, keys=len(keys))
             return list(existed)
 
-    def _write_failed(self, write: int, written: bool | None) -> None:
+    def _write_failed(self, write: int, written: bool | None, keys: int = 0) -> None:
         ghosts = [key for key, which in self.protocol.ghosts.items() if which == write]
         if written is not False and ghosts:
             self.replica.keep_ghosts(write, ghosts)
         self.replica.remote.drop_ghosts([write])
-        self.run(p.WriteFailed(write, written))
+        self.run(p.WriteFailed(write, written, keys=keys))
 
     def close(self) -> None:
         """Wait for background tasks, write the snapshot and release the lease.

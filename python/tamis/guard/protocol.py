@@ -37,7 +37,8 @@ write they are *settled* before the next write or rebuild: the lease is released
 another name, so that the store refuses the late put, and then a change check reports the put if it
 was carried out before. Ghosts that remain after the check are not in the store. In a table that
 others write, a late put is reported like any write, so a ghost stays until it is reported or the
-filter is rebuilt.
+filter is rebuilt. There a put that was carried out may stay unreported as well: its keys are ghosts
+until the next change check.
 
 Changes are applied at most once: the position moves with `Applied`. If that event is missing, for
 example after an interrupt, the filter is no longer trusted.
@@ -54,6 +55,9 @@ from tamis.stores.base import Changes, PlainKey
 
 PIECE = 512
 """Changes to apply at a time: a query that finds no more than these waits for them."""
+
+UNREPORTED = 64
+"""Keys that a guard writes to a table that others write before it checks for changes itself."""
 
 _RETRY = 0.5
 """Seconds until a lease that could not be renewed is renewed again, while it lasts."""
@@ -113,6 +117,10 @@ class CheckChanges(NamedTuple):
     limit: int | None = None
     lease: TakeLease | None = None
     write: int | None = None
+    keys: Sequence[PlainKey] = ()
+    """The keys of this write, if its changes are the only ones of this guard that are not known."""
+    reported: frozenset[int] = frozenset()
+    """Writes that were committed before this check began, and whose changes it has to report."""
     in_one_piece: bool = False
     """Whether all changes must come in one reply."""
     generation: int = 0
@@ -327,13 +335,16 @@ class Committed(NamedTuple):
 class WriteFailed(NamedTuple):
     """A write raised an error.
 
-    ``written`` is `False` if surely nothing was written, and `None` if that is unknown.
+    ``written`` is `False` if surely nothing was written, and `None` if that is unknown. If it is
+    `True`, the write was committed, and only its changes are not known.
     """
 
     write: int
     written: bool | None
     inserted: bool = True
     """Whether its ghosts are in the filter."""
+    keys: int = 0
+    """How many keys were written."""
 
 
 class LeaseLost(NamedTuple):
@@ -392,6 +403,8 @@ class Protocol:
         """Keys of puts with an unknown outcome."""
         self.changes = 0
         """How many changes of the set of keys were applied."""
+        self._unreported: dict[int, int] = {}
+        """Writes to a table that others write whose changes are not known yet, and their keys."""
         self._generation = self._checks = 0
         self._unlocked: set[int] = set()
         """Checks under way that began without an index, but may move one that is attached now."""
@@ -476,6 +489,8 @@ class Protocol:
             due = self._try_lease(event.at)
         if self.may_use_index and event.at < self.lease_until:
             return [*due, Verdict.READY]
+        if self._unreported:
+            due.append(Start("follow"))
         return [*due, Verdict.REFUSE]
 
     def _try_lease(self, at: float) -> list[Effect]:
@@ -496,8 +511,17 @@ class Protocol:
         if self.adapts and not index:
             number = self._checks = self._checks + 1
             self._unlocked.add(number)
+        reported = frozenset(self._unreported)
         return CheckChanges(
-            goal, self.position, known, at, limit, lease, generation=index, number=number
+            goal,
+            self.position,
+            known,
+            at,
+            limit,
+            lease,
+            reported=reported,
+            generation=index,
+            number=number,
         )
 
     def _changes_checked(self, event: ChangesChecked) -> list[Effect]:
@@ -515,8 +539,9 @@ class Protocol:
         if changes is None:
             reason = "the store changed, and its journal does not cover the changes"
             return [*self._distrust(reason), *self._end_check(check)]
-        if changes.added or changes.removed or changes.more or changes.position != check.since:
-            return self._apply(check, event.token, changes, ())
+        moved = changes.more or changes.position != check.since
+        if changes.added or changes.removed or moved or check.reported:
+            return self._apply(check, event.token, changes, check.keys)
         return self._level(check, event.token)
 
     def _stale(self, check: CheckChanges) -> list[Effect]:
@@ -586,11 +611,10 @@ class Protocol:
         known = {*settled}
         insert = [key for key in added if key not in known] if known else [*added]
         left: list[PlainKey] = []
-        if check.write is not None and not changes.more:
+        writes = check.reported if check.write is None else {check.write, *check.reported}
+        if writes and not changes.more:
             # They were in the store before, or somebody has deleted them again.
-            left = [
-                k for k, write in self.ghosts.items() if write == check.write and k not in known
-            ]
+            left = [k for k, write in self.ghosts.items() if write in writes and k not in known]
         own = bool(changes.removed) and not (insert or left) and {*changes.removed} <= {*keys}
         apply = Apply(check, token, changes, insert, [*changes.removed, *left], settled + left, own)
         if self._applying is not None:
@@ -614,6 +638,8 @@ class Protocol:
         for key in event.apply.settled if self.unsettled else ():
             self.unsettled.pop(key, None)
         if not changes.more:
+            for write in check.reported:
+                self._unreported.pop(write, None)
             return self._level(check, event.apply.token)
         self.behind = True
         ends = self._end_check(check)
@@ -748,9 +774,12 @@ class Protocol:
     def _committed(self, event: Committed) -> list[Effect]:
         if not self.trusted:
             return [*self._end_write(event.write), Verdict.DONE]
+        unreported = sum(self._unreported.values()) + len(event.keys)
+        if self.shared and event.changes is None and unreported < UNREPORTED:
+            return [Verdict.PASS]  # a "no" requires a change check, which will report it
         check = self._check_changes(Goal.COMMIT, event.at)._replace(write=event.write, token=None)
         if event.changes is None or event.since != self.position:
-            return [check]
+            return [check if self._unreported else check._replace(keys=event.keys)]
         if event.changes.position == event.since and not self.ghosts:
             return [Verdict.DONE]
         return self._apply(check, None, event.changes, event.keys)
@@ -769,12 +798,20 @@ class Protocol:
         if not self.ghosts:
             self.ghosts = {}  # a dictionary that was large stays slow to iterate over
 
+    def is_ghost(self, key: PlainKey) -> bool:
+        """Return whether the filter has a key for a put that no change check has reported."""
+        return key in self.unsettled or key in self.ghosts
+
     def _mark_unsettled(self, keys: Sequence[PlainKey]) -> None:
         self.unsettled.update(dict.fromkeys(keys))
         self.outcome_unknown, self._released = not self.shared, False
 
     def _write_failed(self, event: WriteFailed) -> list[Effect]:
         keys = [key for key, write in self.ghosts.items() if write == event.write]
+        if event.written and self.shared:
+            self._unreported[event.write] = event.keys
+            self._fall_behind(always=True)
+            return []
         self._forget_ghosts(keys)
         if event.written is False:
             return [Drop(keys)] if keys and event.inserted else []
@@ -818,6 +855,7 @@ class Protocol:
         self._level_at, self._level_with = check.began, (event.use.token, self.position)
         self.ghosts.clear()
         self.unsettled.clear()
+        self._unreported.clear()
         self.outcome_unknown = self.outcome_unknown and not self._released
         return [Verdict.DONE]
 

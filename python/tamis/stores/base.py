@@ -264,6 +264,17 @@ def schema_error(store: str, error: BaseException) -> StoreError:
     return StoreError(f"{store} was changed since the store was opened: {detail}")
 
 
+def check_found(table: str, keys: Sequence[PlainKey], found: Iterable[Any]) -> None:
+    """Raise `StoreError` if the table's rows with these keys have other texts as keys."""
+    asked = {*keys}
+    for key in found:
+        if key.__class__ is bytes and key not in asked:
+            raise StoreError(
+                f"the key column of {table!r} was changed since the store was opened: it takes "
+                f"texts for equal that have different bytes, such as {key!r}"
+            )
+
+
 def check_address(name: str, given: Any, kinds: Any, accepted: str) -> Any:
     """Return where a database is, if that has an accepted type: a setting may be missing."""
     if not isinstance(given, kinds):

@@ -26,6 +26,7 @@ from tamis.stores.base import (
     Store,
     Value,
     batches,
+    check_found,
     check_timeout,
 )
 from tamis.stores.connections import forget_after_fork
@@ -139,6 +140,7 @@ class MySQL(Store):
             found = self._select(db, keys, self._v)
         # `None` would mean that the key is absent, so NULL is read as an empty value.
         values = {key: "" if value is None else value for key, value in found}
+        check_found(self._names.name, keys, values)
         return [values.get(key) for key in keys]
 
     def put_many(

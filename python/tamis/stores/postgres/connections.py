@@ -21,8 +21,9 @@ from tamis.errors import StoreError
 from tamis.stores.base import check_address, schema_error, store_error
 from tamis.stores.connections import ADDRESS_OF, read_address
 
-_CHANGED = {"42P01", "42703", "42704", "42883", "42P10", "3F000", "42501"}
-"""SQLSTATE codes: a table, column, type, function, index, schema or privilege is missing."""
+_CHANGED = {"42P01", "42703", "42704", "42883", "42P10", "3F000", "42501", "25006"}
+"""SQLSTATE codes: a table, column, type, function, index, schema or privilege is missing, or
+transactions are read-only by default."""
 
 _PATIENCE = 0.25
 """Seconds to wait for the pool before checking whether its attempts to connect fail."""
@@ -76,12 +77,13 @@ class Connections:
         self._options: dict[str, Any] = {"autocommit": True}
         if not prepare:
             self._options["prepare_threshold"] = None
-        self._set_timeout: str | None = None
-        """Not behind a pooler, where other clients would inherit it."""
+        self._prepares = prepare
+        """Also whether settings are made: behind a pooler, other clients would inherit them."""
+        self._settings = _SETTINGS if prepare else ""
         if timeout is not None:
             self._options["connect_timeout"] = max(int(timeout), 2)
             if prepare:
-                self._set_timeout = f"SET statement_timeout = {max(int(timeout * 1000), 1)}"
+                self._settings += f"; SET statement_timeout = {max(int(timeout * 1000), 1)}"
         self._class = _connection_class(psycopg, timeout, self._count_failure)
         self.where = _describe(psycopg, conninfo)
         self.closed = False
@@ -126,6 +128,24 @@ class Connections:
         pipeline: AbstractContextManager[Any] = db.pipeline() if supported else nullcontext()
         return pipeline
 
+    def fetch(
+        self, db: Any, statement: str, parameters: Sequence[Any], *, binary: bool = False
+    ) -> list[Any]:
+        """Return the rows of a statement that may be prepared."""
+        try:
+            return list(db.execute(statement, parameters, binary=binary).fetchall())
+        except self.psycopg.errors.FeatureNotSupported:
+            # It was prepared before the type of a column changed, and was not carried out.
+            rows = list(db.execute(statement, parameters, binary=binary, prepare=False).fetchall())
+            db.close()  # with all that it has prepared; the pool opens another one
+            return rows
+
+    def run_one(self, db: Any, begin: str, statement: str, parameters: Sequence[Any]) -> list[Any]:
+        """Run one statement, a transaction of its own, in one round trip; return its rows."""
+        if self._prepares:
+            return self.fetch(db, statement, parameters, binary=True)
+        return run_script(db, begin, statement, "COMMIT", literals=parameters)[1]
+
     def translate(self, error: BaseException) -> None:
         """Raise `StoreError` for an error about the connection, about time or about the schema.
 
@@ -148,8 +168,8 @@ class Connections:
         """Return a pool of asynchronous connections, which is not open yet."""
 
         async def configure(db: Any) -> None:
-            if self._set_timeout is not None:
-                await db.execute(self._set_timeout)
+            if self._settings:
+                await db.execute(self._settings)
 
         return self._psycopg_pool.AsyncConnectionPool(
             self._conninfo,
@@ -210,14 +230,18 @@ class Connections:
     def _configure(self, db: Any) -> None:
         # Of transactions that psycopg begins, whatever the database's default is.
         db.isolation_level = self.psycopg.IsolationLevel.READ_COMMITTED
-        if self._set_timeout is not None:
-            db.execute(self._set_timeout)
+        db.read_only = False
+        if self._settings:
+            db.execute(self._settings)
 
     def _count_failure(self, error: BaseException) -> None:
         self._failure = error
         self._failures += 1
 
 
+_SETTINGS = (
+    "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off"
+)
 READ = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"
 WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 """Isolation is a matter of each transaction: a database may have another default."""

@@ -156,20 +156,17 @@ class Follower:
             return None
         self.register(position)
         with self._connections.lend() as db:
-            rows = run_script(db, READ, self.changes_query(position), "COMMIT")[1]
+            function = self.definition.part("changes")
+            query = f"SELECT key, net, state FROM {function}(%s::pg_snapshot) LIMIT {JOURNAL + 2}"
+            rows = self._connections.run_one(db, READ, query, [position.snapshot])
         changes = self.to_changes(position, rows)
         if changes is not None and middle is not None:
             # Its rest is older than this check, and need not be all.
             changes = _join(middle.rest, changes)
         return changes and self._cut(since, changes, limit)
 
-    def changes_query(self, since: Position) -> str:
-        """Return the query of a change check; `to_changes` reads its rows."""
-        function = self.definition.part("changes")
-        return f"SELECT key, net, state FROM {function}('{since.snapshot}') LIMIT {JOURNAL + 2}"
-
     def to_changes(self, since: Position, rows: Sequence[Any]) -> Changes | None:
-        """Return the changes in the rows of `changes_query`; `None` if they are unknown."""
+        """Return the changes in the rows of a change check; `None` if they are unknown."""
         (_, too_old, state), *rows = rows
         *parts, standby = state.split("|")
         if standby == "t":

@@ -102,13 +102,21 @@ class HashIndex:
         """Return the hashes of each range of first words."""
         # The tail first: a hash that moves to the table meanwhile is then in both, not in neither.
         views = self._views(ranges)
-        query = f"SELECT hi, lo FROM {self._hash} WHERE hi BETWEEN %s AND %s"
+        bounds = [
+            Array("bigint", [word - SIGN for word in words]) for words in zip(*ranges, strict=True)
+        ]
+        if not bounds:
+            return []
+        query = (
+            f"SELECT r.n, h.hi, h.lo FROM unnest(%b::bigint[], %b::bigint[]) WITH ORDINALITY "
+            f"AS r (lo, hi, n) JOIN {self._hash} AS h ON h.hi BETWEEN r.lo AND r.hi"
+        )
         with self._connections.lend() as db:
-            stored = [
-                from_signed(db.execute(query, (lo - SIGN, hi - SIGN)).fetchall())
-                for lo, hi in ranges
-            ]
-        return [view.apply(rows) for view, rows in zip(views, stored, strict=True)]
+            found = db.execute(query, bounds, binary=True).fetchall()
+        stored: list[list[Any]] = [[] for _ in ranges]
+        for n, *words in found:
+            stored[n - 1].append(words)
+        return [view.apply(from_signed(rows)) for view, rows in zip(views, stored, strict=True)]
 
     def scan(self) -> Iterator[HashRows]:
         """Iterate over all hashes, in batches."""

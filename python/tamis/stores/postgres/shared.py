@@ -1,8 +1,7 @@
 """A table that others write too: its checks, the follower, the index, and plain writes.
 
 Guards write such a table like any other client, in transactions of their own and without the lease.
-A change check follows each commit in the same round trip, so that the guard learns of its own keys,
-and of all others, from the journal.
+A guard learns of its own keys as of all others, from the journal, at its next change check.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tamis.stores.base import Changes, Commit, Hasher, HashRows, PlainKey, Value
 from tamis.stores.postgres import tables
 from tamis.stores.postgres.columns import Array, PostgresColumns
 from tamis.stores.postgres.connections import READ, WRITE, Connections, run_script
-from tamis.stores.postgres.follower import Follower, Position
+from tamis.stores.postgres.follower import Follower
 from tamis.stores.postgres.index import HashIndex
 from tamis.stores.postgres.tables import KINDS, quote
 from tamis.stores.postgres.triggers import (
@@ -31,7 +30,7 @@ _MAX_ROWS = 1000
 """Rows of other values in one statement: PostgreSQL takes 65,535 parameters."""
 
 _FEW = 8
-"""Rows that are sent as literals: transaction and change check are one message."""
+"""Rows of one statement that are faster sent as parameters than as arrays."""
 
 _RETRIES = 5
 """Attempts at a write that deadlocks with another."""
@@ -98,7 +97,7 @@ class SharedTable:
         """Iterate over all hashes."""
         return self._index.scan()
 
-    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value], since: str) -> Commit:
+    def put_many(self, keys: Sequence[PlainKey], values: Sequence[Value]) -> Commit:
         """Write distinct keys in one transaction."""
         columns = self.columns.to_columns(keys)
         if None in columns:
@@ -108,11 +107,11 @@ class SharedTable:
                 f"a put needs a unique index on {', '.join(self._keys)} that is not deferrable; "
                 "nothing was written"
             )
-        rows, changes = self._write(self._puts(columns, list(values)), since, self._check_put)
+        rows = self._write(self._puts(columns, list(values)), self._check_put)
         existed = {key: was for key, was, _ in rows}
-        return Commit([existed.get(column, False) for column in columns], changes)
+        return Commit([existed.get(column, False) for column in columns], None)
 
-    def delete_many(self, keys: Sequence[PlainKey], since: str) -> Commit:
+    def delete_many(self, keys: Sequence[PlainKey]) -> Commit:
         """Delete distinct keys in one transaction."""
         columns = self.columns.to_columns(keys)
         held = [column for column in columns if column is not None]
@@ -121,9 +120,8 @@ class SharedTable:
             f"DELETE FROM {self._name} WHERE {matches}{self._and_where} "
             f"RETURNING {self.columns.expression}"
         )
-        rows, changes = self._write([(statement, parameters)] if held else [], since)
-        gone = {key for (key,) in rows}
-        return Commit([column in gone for column in columns], changes)
+        gone = {key for (key,) in self._write([(statement, parameters)] if held else [])}
+        return Commit([column in gone for column in columns], None)
 
     def unguard(self) -> None:
         """Drop everything that was installed."""
@@ -206,60 +204,27 @@ class SharedTable:
                     "be absent; nothing was written"
                 )
 
-    def _write(
-        self,
-        statements: Any,
-        since: str,
-        check: Callable[[Sequence[Any]], None] | None = None,
-    ) -> tuple[list[Any], Changes | None]:
-        """Write in one transaction; return the rows of the statements and the changes."""
-        position, statements = Position.parse(since), [*statements]
-        if position is not None:
-            self._follower.register(position)
+    def _write(self, statements: Any, check: Callable[[Sequence[Any]], None] | None = None) -> Any:
+        """Write in one transaction, and return the rows of the statements."""
+        statements = [*statements]
         for attempt in range(_RETRIES):
             try:
-                rows, checked = self._transaction(statements, position, self._where and check)
-                break
+                return self._transaction(statements, self._where and check)
             except StoreError as error:
                 deadlocked = isinstance(error.__cause__, self._psycopg.errors.DeadlockDetected)
                 if attempt == _RETRIES - 1 or not deadlocked:
                     raise
-        if position is None or checked is None:
-            return rows, None
-        changes = self._follower.to_changes(position, checked)
-        self._index.follow(since, changes)
-        return rows, changes
 
-    def _transaction(
-        self,
-        statements: list[tuple[str, list[Any]]],
-        position: Position | None,
-        check: Any,
-    ) -> tuple[list[Any], list[Any] | None]:
-        """Write, and check for changes after the commit; return the rows of both."""
-        check_changes = []
-        if position is not None:
-            check_changes = [READ, self._follower.changes_query(position), "COMMIT"]
+    def _transaction(self, statements: list[tuple[str, list[Any]]], check: Any) -> list[Any]:
         with self._connections.lend() as db:
-            if not check and not any(
-                isinstance(each, Array) for _, parameters in statements for each in parameters
-            ):
-                script = [
-                    WRITE,
-                    *(statement for statement, _ in statements),
-                    "COMMIT",
-                    *check_changes,
-                ]
-                literals = [each for _, parameters in statements for each in parameters]
-                results = run_script(db, *script, literals=literals)
-                written = [row for result in results[1 : len(statements) + 1] for row in result]
-                return written, results[-2] if check_changes else None
+            if len(statements) == 1 and not check:
+                return self._connections.run_one(db, WRITE, *statements[0])
             with db.transaction(), self._connections.pipeline(db):
                 cursors = [db.execute(*each, binary=True) for each in statements]
                 written = [row for cursor in cursors for row in cursor.fetchall()]
                 if check:
                     check(written)
-            return written, run_script(db, *check_changes)[1] if check_changes else None
+            return written
 
     # Checks of the table.
 

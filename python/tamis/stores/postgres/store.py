@@ -119,7 +119,7 @@ class Postgres(Journaled):
     ) -> Commit:
         """Write distinct keys and their values in one transaction."""
         if self._followed is not None:
-            return self._followed.put_many(keys, values, since)
+            return self._followed.put_many(keys, values)
         columns = self._columns.to_columns(keys)
         calls = self._calls.put(columns, encode_values(values), _MAX_BATCH)
         return self._write(owner, since, keys, columns, True, calls)
@@ -127,7 +127,7 @@ class Postgres(Journaled):
     def delete_many(self, keys: Sequence[PlainKey], owner: str, since: str = "") -> Commit:
         """Delete distinct keys in one transaction."""
         if self._followed is not None:
-            return self._followed.delete_many(keys, since)
+            return self._followed.delete_many(keys)
         columns = self._columns.to_columns(keys)
         calls = self._calls.delete(columns, _MAX_BATCH)
         return self._write(owner, since, keys, columns, False, calls)
@@ -288,8 +288,13 @@ class Postgres(Journaled):
 
     def release(self, owner: str) -> None:
         """Release the lease if this owner holds it."""
-        with self._reading() as db:
-            release_lease(db, self._t_meta, (owner + self._owner_suffix).encode())
+        try:
+            with self._reading() as db:
+                release_lease(db, self._t_meta, (owner + self._owner_suffix).encode())
+        except StoreError as error:
+            # After `unguard` elsewhere there is no lease.
+            if not isinstance(error.__cause__, self._psycopg.errors.UndefinedTable):
+                raise
 
     def unguard(self) -> None:
         """Drop the guard's tables and triggers, keep the guarded table, and close the store."""
@@ -415,7 +420,7 @@ class Postgres(Journaled):
 
     def _select_rows(self, db: Any, keys: Sequence[PlainKey], value: str) -> list[Any]:
         selection = self._selection(keys, value)
-        return [] if selection is None else list(db.execute(*selection).fetchall())
+        return [] if selection is None else self._connections.fetch(db, *selection)
 
     def _read_keys(self, db: Any) -> Iterator[list[Any]]:
         # Not a cursor of the server, which cannot be used in a pipeline.

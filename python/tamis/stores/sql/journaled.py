@@ -35,6 +35,7 @@ from tamis.stores.base import (
     PlainKey,
     Store,
     Value,
+    check_found,
     lease_error,
     position_number,
 )
@@ -130,6 +131,7 @@ class Journaled(Store, ABC):
     def _values_of(self, keys: Sequence[PlainKey], rows: Sequence[Any]) -> list[Value | None]:
         """Return the value of each key in rows of a key and a value."""
         values = {self._columns.from_column(key): self._load_value(value) for key, value in rows}
+        check_found(self._table, keys, values)
         return [values.get(key) for key in keys]
 
     def changes(self, since: str, limit: int | None = None) -> Changes | None:
