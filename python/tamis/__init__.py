@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from tamis.plotting import compare as compare
     from tamis.workload import Workload as Workload
 
-# Names are imported when they are first used: `import tamis` loads the native module alone, and
-# SciPy, for example, is loaded only when it is needed.
+# Names are imported when they are first used: `import tamis` loads the native module and NumPy
+# alone; SciPy, for example, is loaded only when it is needed.
 _MODULES = {
     "Advice": "tamis.advice",
     "AsyncGuard": "tamis.guard",

@@ -108,22 +108,24 @@ U = uuid.UUID("6f9619ff-8b86-d011-b42d-00c04fc964ff")
 
 
 @pytest.mark.parametrize(
-    ("type", "keys", "not_keys"),
+    ("type", "keys", "not_keys", "other_types"),
     [
-        (TEXT, ["a", "a ", "A", "é", "", "\\'%", "😀"], [b"\xff", 5]),
-        ("CHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", ["a", "é", "", "A"], ["a ", 5]),
-        ("VARCHAR(9) CHARACTER SET ascii COLLATE ascii_nopad_bin", ["a", "A"], ["é", 5]),
-        ("VARCHAR(9) CHARACTER SET utf8mb3 COLLATE utf8mb3_nopad_bin", ["é"], ["😀"]),
-        ("TINYINT", [0, -128, 127], [128, "1", b"\1"]),
-        ("INT ZEROFILL", [0, 7, 2**32 - 1], [-1, 2**32]),
-        ("BIGINT UNSIGNED", [0, 2**64 - 1], [-1]),
-        ("BINARY(3)", [b"abc", b"\0\xff\0"], [b"ab", b"abcd", 1]),
-        ("VARBINARY(30)", [b"", b"\0", b"\0\xff", "é"], [1, b"x" * 31]),
-        ("UUID", [U, str(uuid.UUID(int=1))], []),
+        (TEXT, ["a", "a ", "A", "é", "", "\\'%", "😀"], [b"\xff"], [5]),
+        ("CHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", ["a", "é", "", "A"], ["a "], [5]),
+        ("VARCHAR(9) CHARACTER SET ascii COLLATE ascii_nopad_bin", ["a", "A"], ["é"], [5]),
+        ("VARCHAR(9) CHARACTER SET utf8mb3 COLLATE utf8mb3_nopad_bin", ["é"], ["😀"], []),
+        ("TINYINT", [0, -128, 127], [128], ["1", b"\1"]),
+        ("INT ZEROFILL", [0, 7, 2**32 - 1], [-1, 2**32], []),
+        ("BIGINT UNSIGNED", [0, 2**64 - 1], [-1], ["0"]),
+        ("BINARY(3)", [b"abc", b"\0\xff\0"], [b"ab", b"abcd"], [1]),
+        ("VARBINARY(30)", [b"", b"\0", b"\0\xff", "é"], [b"x" * 31], [1]),
+        ("UUID", [U, str(uuid.UUID(int=1))], [], []),
     ],
 )
-def test_types_of_keys(mysql_url, type, keys, not_keys):
-    """Keys come back as they were put; those that a column cannot hold are absent, and refused."""
+def test_types_of_keys(mysql_url, type, keys, not_keys, other_types):
+    """Keys come back as they were put. Keys that a column cannot hold are absent and cannot be put;
+    keys of another type are refused.
+    """
     with closing(Table(mysql_url, f"id {type} PRIMARY KEY, seen TEXT")) as table:
         store = table.store()
         follower = Follower(store)
@@ -132,6 +134,9 @@ def test_types_of_keys(mysql_url, type, keys, not_keys):
         assert commit.existed == [False] * len(keys)
         assert follower.look() == set(plain) == Follower(store).keys
         assert store.get_many(plain) == [f"value of {key}" for key in keys]
+        for key in other_types:
+            with pytest.raises(TypeError, match="must be"):
+                store.to_plain(key)
         absent = [store.to_plain(key) for key in not_keys]
         assert store.get_many(absent) == [None] * len(absent)
         for key in absent:
