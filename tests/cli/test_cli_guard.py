@@ -19,6 +19,7 @@ NAMES = {"table": "people", "key": "email", "value": "email"}
 def sqlite_database(request, tmp_path):
     path = tmp_path / "people.db"
     db = sqlite3.connect(path, isolation_level=None)
+    request.addfinalizer(db.close)
 
     def catalog():
         return path.read_bytes(), sorted(each.name for each in tmp_path.iterdir())
